@@ -1,0 +1,77 @@
+"""Bayesian learning of neural networks: `fit` a model with any algorithm, `predict` honestly.
+
+    model = bl.Model(bl.networks.MLP([50]), bl.likelihoods.Gaussian(), bl.priors.Normal())
+    posterior = bl.fit(model, bl.HMC(), (x, y), seed=0)
+    predictive = posterior.predict(x_new)
+
+Names are imported when first used, so that `import bayeslearn` costs no more than it must.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_ALGORITHMS = ("HMC", "MAP", "NUTS", "BayesByBackprop", "MetropolisHastings")
+_HOMES = {
+    "fit": "bayeslearn.fit",
+    "Model": "bayeslearn.model",
+    "Target": "bayeslearn.model",
+    "Posterior": "bayeslearn.posterior",
+    "MixingWarning": "bayeslearn.posterior",
+    "Predictive": "bayeslearn.predictive",
+    "ALGORITHMS": "bayeslearn.algorithms",
+    "Algorithm": "bayeslearn.algorithms",
+    "ArgumentError": "bayeslearn.errors",
+    "BayesLearnError": "bayeslearn.errors",
+    "DataError": "bayeslearn.errors",
+    "DivergenceError": "bayeslearn.errors",
+    **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
+}
+_MODULES = ("algorithms", "diagnostics", "families", "likelihoods", "metrics", "networks", "priors")
+
+__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"bayeslearn.{name}")
+    else:
+        raise AttributeError(f"module 'bayeslearn' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from bayeslearn import algorithms as algorithms
+    from bayeslearn import diagnostics as diagnostics
+    from bayeslearn import families as families
+    from bayeslearn import likelihoods as likelihoods
+    from bayeslearn import metrics as metrics
+    from bayeslearn import networks as networks
+    from bayeslearn import priors as priors
+    from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
+    from bayeslearn.algorithms import HMC as HMC
+    from bayeslearn.algorithms import MAP as MAP
+    from bayeslearn.algorithms import NUTS as NUTS
+    from bayeslearn.algorithms import Algorithm as Algorithm
+    from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
+    from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
+    from bayeslearn.errors import ArgumentError as ArgumentError
+    from bayeslearn.errors import BayesLearnError as BayesLearnError
+    from bayeslearn.errors import DataError as DataError
+    from bayeslearn.errors import DivergenceError as DivergenceError
+    from bayeslearn.fit import fit as fit
+    from bayeslearn.model import Model as Model
+    from bayeslearn.model import Target as Target
+    from bayeslearn.posterior import MixingWarning as MixingWarning
+    from bayeslearn.posterior import Posterior as Posterior
+    from bayeslearn.predictive import Predictive as Predictive

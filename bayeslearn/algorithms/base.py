@@ -1,0 +1,159 @@
+"""The contract: an algorithm is a frozen dataclass of hyper-parameters with pure methods.
+
+    init(key, target, params)            -> state          what the next step needs
+    step(key, target, state, batch)      -> state, info    info: scalars for a person or a plot
+    position(state)                      -> params         what `fit` keeps of a sampler's step
+    approximation(target, state, draws)  -> family         the q it has learned, or the draws
+
+Numbers are dynamic: another learning rate does not recompile. Sizes, names and functions are
+static. Fields are declared with `hyper`, which holds their documentation and their check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import numpy as np
+
+from bayeslearn.errors import refuse
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+
+def hyper(
+    default: Any,
+    doc: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    choices: Sequence[str] | None = None,
+    optional: bool = False,
+    free: bool = False,
+) -> Any:
+    """A documented, checked hyper-parameter.
+
+    Floats are dynamic; ints, strings, flags and whatever is `free` (functions, mappings) are
+    static. `optional` also allows None.
+    """
+    dynamic = isinstance(default, float)
+    check = {
+        "above": above,
+        "least": least,
+        "below": below,
+        "most": most,
+        "choices": choices,
+        "optional": optional,
+        "free": free,
+    }
+    return eqx.field(
+        default=default,
+        static=not dynamic,
+        converter=freeze if free else _plain_number,
+        metadata={"doc": doc, "check": check, "default": default},
+    )
+
+
+class Algorithm(eqx.Module):
+    """Base of all algorithms; subclasses are final."""
+
+    name: ClassVar[str]  # on the command line and in `bl.ALGORITHMS`
+    title: ClassVar[str]  # one line for tables
+    is_sampler: ClassVar[bool] = False
+    needs_gradient: ClassVar[bool] = True
+    needs_per_example: ClassVar[bool] = False
+    needs_gaussian_prior: ClassVar[bool] = False
+    takes_minibatches: ClassVar[bool] = True
+    has_lower_bound: ClassVar[bool] = True
+    shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        lines = [
+            f"    {key}: {value.metadata['doc']} (default {value.metadata['default']!r})"
+            for key, value in vars(cls).items()
+            if isinstance(value, dataclasses.Field) and "doc" in value.metadata
+        ]
+        if lines and cls.__doc__:
+            cls.__doc__ = cls.__doc__.rstrip() + "\n\n    Parameters:\n" + "\n".join(lines) + "\n"
+
+    def __check_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "check" in field.metadata:
+                check_hyper(field.name, getattr(self, field.name), field.metadata)
+
+    def warm_start(self) -> Algorithm | None:
+        """The algorithm whose result this one starts from; None to start from the network."""
+        from bayeslearn.algorithms.map import MAP
+
+        return MAP()
+
+    def init(self, key: Array, target: Target, params: PyTree) -> Any:
+        raise NotImplementedError
+
+    def step(self, key: Array, target: Target, state: Any, batch: Batch | None) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def position(self, state: Any) -> PyTree:
+        return state.position
+
+    def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
+        raise NotImplementedError
+
+
+def hyper_parameters(algorithm: Algorithm | type[Algorithm]) -> dict[str, dict[str, Any]]:
+    """Name, documentation, default and check of every hyper-parameter."""
+    return {f.name: dict(f.metadata) for f in dataclasses.fields(algorithm) if "doc" in f.metadata}
+
+
+def check_hyper(name: str, value: Any, metadata: Any) -> None:
+    check, default = metadata["check"], metadata["default"]
+    if check["free"] or (value is None and check["optional"]):
+        return
+    if check["choices"] is not None:
+        if value not in check["choices"]:
+            refuse(name, value, "be one of " + ", ".join(map(repr, check["choices"])))
+        return
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            refuse(name, value, "be True or False")
+        return
+    if isinstance(default, str):
+        if not isinstance(value, str):
+            refuse(name, value, "be a string")
+        return
+    whole = isinstance(default, int) or (default is None)
+    number = np.asarray(value)
+    if number.dtype == bool or not np.issubdtype(number.dtype, np.number) or number.ndim:
+        refuse(name, value, "be a whole number" if whole else "be a number")
+    if whole and not np.issubdtype(number.dtype, np.integer):
+        refuse(name, value, "be a whole number")
+    if not np.isfinite(number):
+        refuse(name, value, "be finite")
+    for bound, holds, words in (
+        ("above", np.greater, "be greater than"),
+        ("least", np.greater_equal, "be at least"),
+        ("below", np.less, "be less than"),
+        ("most", np.less_equal, "be at most"),
+    ):
+        if check[bound] is not None and not holds(number, check[bound]):
+            refuse(name, value, f"{words} {check[bound]:g}")
+
+
+def freeze(value: Any) -> Any:
+    """Mappings as sorted pairs, so that a static field can be hashed."""
+    if isinstance(value, dict | types.MappingProxyType):
+        return tuple(sorted((k, freeze(v)) for k, v in value.items()))
+    return tuple(freeze(v) for v in value) if isinstance(value, list) else value
+
+
+def _plain_number(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+Schedule = Callable[[Array], Array]

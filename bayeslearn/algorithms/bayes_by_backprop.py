@@ -1,0 +1,151 @@
+"""Bayes by Backprop (Blundell et al. 2015; survey section 4).
+
+    w = t(zeta, eps)                          q(w | zeta), reparametrised
+    f = log q(w | zeta) - log p(w) - log p(D | w)
+    zeta <- zeta - learning_rate * grad_zeta f
+
+The standard q is the diagonal Gaussian, zeta = (mean, rho), w = mean + softplus(rho) * eps; `q`
+takes any other. With several draws f is averaged. The complexity cost log q - log p can be
+sampled as above, or, for Gaussians, computed in closed form (`kl`); "path" samples it but holds
+q's parameters fixed inside log q, so that the noise dies out as q approaches the posterior.
+Draws come in mirrored pairs, which make the mean's gradient exact on a quadratic.
+
+A minibatch i of M carries the share pi_i of the complexity cost, sum_i pi_i = 1: 1/M
+("uniform") or 2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9).
+
+Differs from the survey: rho moves by its own gradient (errata 42), and f is minimised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.families import DiagonalGaussian
+from bayeslearn.gradients.curvature import starting_prec
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+
+class BayesByBackpropState(NamedTuple):
+    zeta: PyTree  # {"mean", "rho"}, or the user's q itself
+    optimizer_state: Any
+    count: Array
+
+
+class BayesByBackpropInfo(NamedTuple):
+    elbo: Array
+    nll: Array
+    kl: Array
+
+
+def softplus_inverse(std: Array) -> Array:
+    """rho with softplus(rho) = std; exact also for tiny std."""
+    return std + jnp.log(-jnp.expm1(-std))
+
+
+def batch_share(schedule: str, count: Array, num_batches: Array) -> Array:
+    """M * pi_i of batch i = count mod M: the factor on the complexity cost, 1 on average."""
+    if schedule == "uniform":
+        return jnp.ones((), jnp.float64)
+    i = (count % num_batches.astype(count.dtype) + 1).astype(jnp.float64)
+    # 2^(M-i) / (2^M - 1) = 2^-i / (1 - 2^-M), which does not overflow
+    return num_batches * jnp.exp2(-i) / -jnp.expm1(-num_batches * jnp.log(2.0))
+
+
+class BayesByBackprop(Algorithm):
+    """Variational inference by the reparametrisation trick and any Optax optimiser."""
+
+    name: ClassVar[str] = "bayes-by-backprop"
+    title: ClassVar[str] = "mean-field (or any reparametrised) q by backpropagation"
+    shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
+
+    learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
+    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
+    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
+    num_draws: int = hyper(4, "draws of the weights per step", least=1)
+    antithetic: bool = hyper(True, "draw in mirrored pairs, which halves the mean's noise or more")
+    kl: str = hyper("path", "complexity cost", choices=("path", "closed-form", "sampled"))
+    batch_weighting: str = hyper(
+        "uniform", "share of the complexity cost per minibatch", choices=("uniform", "decaying")
+    )
+    optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)
+    optimizer_options: Any = hyper((), "further arguments of the optimiser", free=True)
+    q: Callable[[PyTree], Any] | None = hyper(
+        None,
+        "function params -> q, a pytree of trainable arrays with `sample(key, num)`"
+        " (reparametrised) and `log_prob(params)`; None: the diagonal Gaussian",
+        free=True,
+    )
+
+    def __check_init__(self) -> None:
+        check_optimizer(self.optimizer, self.optimizer_options)
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
+        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+
+    def init(self, key: Array, target: Target, params: PyTree) -> BayesByBackpropState:
+        if self.q is not None:
+            zeta = self.q(params)
+        else:
+            prec = starting_prec(key, target, params, target.data)
+            rho = jax.tree.map(lambda p: softplus_inverse(1.0 / jnp.sqrt(p)), prec)
+            zeta = {"mean": params, "rho": rho}
+        return BayesByBackpropState(zeta, self._optimizer().init(zeta), jnp.zeros((), jnp.int32))
+
+    def family(self, zeta: PyTree) -> Any:
+        """q(w | zeta)."""
+        if self.q is not None:
+            return zeta
+        return DiagonalGaussian(zeta["mean"], jax.tree.map(jax.nn.softplus, zeta["rho"]))
+
+    def step(
+        self, key: Array, target: Target, state: BayesByBackpropState, batch: Batch | None
+    ) -> tuple[BayesByBackpropState, BayesByBackpropInfo]:
+        rows = 1.0 if batch is None else float(len(batch.y))
+        share = batch_share(self.batch_weighting, state.count, jnp.ceil(target.num_data / rows))
+        key_draws, key_network = jax.random.split(key)
+
+        def loss(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:
+            q = self.family(zeta)
+            draws = self._draw(key_draws, q)
+            log_likelihood = jnp.mean(
+                jax.vmap(lambda w: target.scaled_log_likelihood(w, batch, key_network))(draws)
+            )
+            kl = self._complexity(target, q, draws)
+            info = BayesByBackpropInfo(log_likelihood - kl, -log_likelihood, kl)
+            return (share * kl - log_likelihood) / target.num_data, info
+
+        gradient, info = jax.grad(loss, has_aux=True)(state.zeta)
+        updates, optimizer_state = self._optimizer().update(
+            gradient, state.optimizer_state, state.zeta
+        )
+        zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
+        return BayesByBackpropState(zeta, optimizer_state, state.count + 1), info
+
+    def _draw(self, key: Array, q: Any) -> PyTree:
+        if self.q is not None or not self.antithetic or self.num_draws == 1:
+            return q.sample(key, self.num_draws)
+        half = tree.normal_like(key, q.mean, (self.num_draws + 1) // 2)
+        mirrored = jax.tree.map(lambda e: jnp.concatenate([e, -e])[: self.num_draws], half)
+        return jax.vmap(q.transform)(mirrored)
+
+    def _complexity(self, target: Target, q: Any, draws: PyTree) -> Array:
+        if self.kl == "closed-form" and self.q is None and target.prior is not None:
+            return q.kl(target.prior)
+        fixed = jax.lax.stop_gradient(q) if self.kl == "path" else q
+        log_q = jax.vmap(fixed.log_prob)(draws)
+        return jnp.mean(log_q - jax.vmap(target.log_prior)(draws))
+
+    def approximation(
+        self, target: Target, state: BayesByBackpropState, draws: PyTree | None = None
+    ) -> Any:
+        return self.family(state.zeta)

@@ -1,0 +1,93 @@
+"""MAP: the plain network, trained to the mode of its posterior.
+
+    maximise  log p(D | w) + log p(w)
+
+with any Optax optimiser on the objective divided by the number of data, so that a learning rate
+means the same whatever the data's size. It is the baseline, and where most others start. Its
+predictive has the likelihood's noise, but no uncertainty about the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.families import Point
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+
+class MAPState(NamedTuple):
+    position: PyTree
+    optimizer_state: Any
+
+
+class MAPInfo(NamedTuple):
+    log_joint: Array  # log p(D, w), estimated from the batch
+    nll: Array  # -log p(D | w), estimated from the batch
+
+
+class MAP(Algorithm):
+    """The plain network: the mode of the posterior, by any Optax optimiser."""
+
+    name: ClassVar[str] = "map"
+    title: ClassVar[str] = "maximum a posteriori, the plain network"
+    has_lower_bound: ClassVar[bool] = False
+    shown: ClassVar[tuple[str, ...]] = ("nll",)
+
+    learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
+    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
+    power: float = hyper(0.5, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
+    noise_share: float = hyper(
+        0.0, "hold a learned noise scale at this share of its prior's centre; 0: learn it", least=0
+    )
+    optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)
+    optimizer_options: Any = hyper((), "further arguments of the optimiser", free=True)
+
+    def __check_init__(self) -> None:
+        check_optimizer(self.optimizer, self.optimizer_options)
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
+        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+
+    def warm_start(self) -> None:
+        return None
+
+    def init(self, key: Array, target: Target, params: PyTree) -> MAPState:
+        if "likelihood" in params:
+            share = jnp.where(self.noise_share > 0, self.noise_share, 1.0)
+            params = params | {
+                "likelihood": jax.tree.map(
+                    lambda w: w + jnp.log(share).astype(w.dtype), params["likelihood"]
+                )
+            }
+        return MAPState(params, self._optimizer().init(params))
+
+    def step(
+        self, key: Array, target: Target, state: MAPState, batch: Batch | None
+    ) -> tuple[MAPState, MAPInfo]:
+        def loss(params: PyTree) -> tuple[Array, MAPInfo]:
+            log_likelihood = target.scaled_log_likelihood(params, batch, key)
+            log_joint = log_likelihood + target.log_prior(params)
+            return -log_joint / target.num_data, MAPInfo(log_joint, -log_likelihood)
+
+        gradient, info = jax.grad(loss, has_aux=True)(state.position)
+        if "likelihood" in gradient:
+            moves = self.noise_share == 0
+            gradient = gradient | {
+                "likelihood": jax.tree.map(lambda g: g * moves, gradient["likelihood"])
+            }
+        updates, optimizer_state = self._optimizer().update(
+            gradient, state.optimizer_state, state.position
+        )
+        position = jax.tree.map(lambda w, u: w + jnp.asarray(u, w.dtype), state.position, updates)
+        return MAPState(position, optimizer_state), info
+
+    def approximation(self, target: Target, state: MAPState, draws: PyTree | None = None) -> Point:
+        return Point(state.position)

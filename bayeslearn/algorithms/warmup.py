@@ -1,0 +1,105 @@
+"""Warm-up of the samplers, one step at a time: windows, step size, mass matrix.
+
+Stan's scheme, with BlackJAX's parts: a first phase adapts the step size alone, growing windows
+re-estimate the posterior covariance, a last phase settles the step size. Which phase a step is
+in follows from its count, so that a run can be cut anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.gradients.curvature import starting_prec
+from bayeslearn.model import Target
+from bayeslearn.tree import Array, PyTree
+
+
+class Warmup(NamedTuple):
+    step_size: Array
+    inverse_mass: Array  # (k,) or (k, k): the estimate of the posterior's covariance in use
+    averaging: Any  # dual averaging of the log step size
+    moments: Any  # running covariance of the current window
+
+
+def windows(num_warmup: int) -> tuple[Array, Array]:
+    """For each warm-up step: does it feed the covariance, and does it end a window."""
+    from blackjax.adaptation.window_adaptation import build_schedule
+
+    with jax.ensure_compile_time_eval():
+        schedule = np.asarray(build_schedule(num_warmup), dtype=np.int32).reshape(-1, 2)
+    return jnp.asarray(schedule[:, 0] == 1), jnp.asarray(schedule[:, 1] == 1)
+
+
+def start(
+    key: Array, target: Target, params: PyTree, *, mass_matrix: str, step_size: Any
+) -> tuple[PyTree, Warmup]:
+    """A dispersed starting point around `params` in double precision, and the first metric.
+
+    Without dispersion R-hat would be blind to chains that never leave their starting mode.
+    """
+    from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+    key_prec, key_noise = jax.random.split(key)
+    variance = 1.0 / tree.ravel(tree.double(starting_prec(key_prec, target, params, target.data)))
+    params = tree.double(params)
+    noise = jax.random.normal(key_noise, variance.shape, jnp.float64)
+    position = tree.unraveler(params)(tree.ravel(params) + jnp.sqrt(variance) * noise)
+
+    if mass_matrix == "identity":
+        variance = jnp.ones_like(variance)
+    seed = jnp.diag(variance) if mass_matrix == "dense" else variance
+    moments = mass_matrix_adaptation(mass_matrix != "dense")[0](variance.size, seed)
+    averaging = dual_averaging_adaptation(0.8)[0](jnp.asarray(step_size, jnp.float64))
+    averaging = jax.tree.map(jnp.asarray, averaging)
+    first = jnp.asarray(step_size, jnp.float64)
+    return position, jax.tree.map(jnp.asarray, Warmup(first, seed, averaging, moments))
+
+
+def update(
+    warmup: Warmup,
+    count: Array,
+    position: PyTree,
+    acceptance: Array,
+    *,
+    num_warmup: int,
+    mass_matrix: str,
+    target_acceptance: Any,
+) -> Warmup:
+    """The warm-up after step number `count` (from 0); unchanged once warm-up is over."""
+    from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+    if num_warmup == 0:
+        return warmup
+    restart, average, settle = dual_averaging_adaptation(target_acceptance)
+    _, observe, close = mass_matrix_adaptation(mass_matrix != "dense")
+    feeds, ends = windows(num_warmup)
+    now = jnp.minimum(count, num_warmup - 1)
+
+    def adapt(old: Warmup) -> Warmup:
+        averaging = average(old.averaging, acceptance)
+        new = old._replace(step_size=jnp.exp(averaging.log_step_size), averaging=averaging)
+        if mass_matrix != "identity":
+            new = new._replace(
+                moments=jax.lax.cond(
+                    feeds[now], lambda m: observe(m, position), lambda m: m, old.moments
+                )
+            )
+            new = jax.lax.cond(ends[now], new_window, lambda w: w, new)
+        last = count == num_warmup - 1
+        return new._replace(step_size=jnp.where(last, settle(new.averaging), new.step_size))
+
+    def new_window(old: Warmup) -> Warmup:
+        moments = close(old.moments)
+        averaging = restart(settle(old.averaging))
+        averaging = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), averaging, old.averaging)
+        step_size = jnp.exp(averaging.log_step_size)
+        return Warmup(step_size, moments.inverse_mass_matrix, averaging, moments)
+
+    return jax.lax.cond(count < num_warmup, adapt, lambda w: w, warmup)

@@ -1,0 +1,188 @@
+"""Whether to believe a run: R-hat, effective sample sizes, simulation-based calibration.
+
+R-hat and ESS are ArviZ's (rank-normalised, split). Hidden units of a network can be swapped
+without changing what it predicts, so chains may sit in different copies of the same mode: R-hat
+of single weights is then large although the predictions agree. Judge by the predictions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import PyTree
+
+ROWS = 20  # training rows whose predictions are looked at
+WEIGHTS = 200  # single weights looked at
+MAX_RHAT = 1.05
+MIN_ESS_PER_CHAIN = 50
+
+
+class Diagnostics(NamedTuple):
+    """R-hat, bulk and tail ESS of some weights, of predictions at training rows, and of the
+    log-density; `warning` is empty if the chains have mixed."""
+
+    rhat_weights: np.ndarray
+    ess_bulk_weights: np.ndarray
+    ess_tail_weights: np.ndarray
+    rhat_predictions: np.ndarray
+    ess_bulk_predictions: np.ndarray
+    ess_tail_predictions: np.ndarray
+    rhat_log_density: float
+    divergences: int
+    warning: str
+
+
+def arviz() -> Any:
+    """ArviZ, without its notice of future changes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz as az
+    return az
+
+
+def convergence(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """R-hat, bulk and tail ESS of quantities (chains, draws, quantities)."""
+    az = arviz()
+    data = az.convert_to_dataset({"q": np.asarray(values)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = [az.rhat(data), az.ess(data, method="bulk"), az.ess(data, method="tail")]
+    rhat, bulk, tail = (t["q"].to_numpy() for t in told)
+    return rhat, bulk, tail
+
+
+@double_precision
+def diagnose(posterior: Any) -> Diagnostics:
+    """Has this sampler mixed?"""
+    if posterior.draws is None:
+        raise ArgumentError(
+            f"{posterior.algorithm.name} is not a sampler: look at posterior.trace['eval_elbo']."
+        )
+    draws, target = posterior.draws, posterior.target
+    chains, kept = jax.tree.leaves(draws)[0].shape[:2]
+    matrix = np.asarray(posterior.family.matrix()).reshape(chains, kept, -1)
+    spaced = np.unique(np.linspace(0, matrix.shape[2] - 1, WEIGHTS).round().astype(int))
+    weights = convergence(matrix[:, :, spaced])
+    if target.is_density:
+        predictions, what = weights, "parameters"
+    else:
+        predictions, what = convergence(_predictions(target, draws)), "predictions"
+    log_density = posterior.trace["log_density"]
+    rhat_density = float(convergence(log_density[:, :, None])[0][0])
+    divergences = int(np.sum(posterior.trace.get("diverging", 0)))
+    warning = _warning(posterior.algorithm.name, what, predictions, chains, kept)
+    return Diagnostics(*weights, *predictions, rhat_density, divergences, warning)
+
+
+def _predictions(target: Any, draws: PyTree) -> np.ndarray:
+    rows = np.linspace(0, len(target.data.y) - 1, min(ROWS, len(target.data.y))).astype(int)
+    x = jax.tree.map(lambda leaf: leaf[rows], target.data.x)
+    outputs = np.asarray(_outputs(target, draws, x))
+    return outputs.reshape(*outputs.shape[:2], -1)
+
+
+@jax.jit
+def _outputs(target: Any, draws: PyTree, x: PyTree) -> Any:
+    def chain(part: PyTree) -> Any:
+        return jax.lax.map(lambda params: target.outputs(params, x), part)
+
+    return jax.lax.map(chain, draws)
+
+
+def _warning(name: str, what: str, told: Any, chains: int, kept: int) -> str:
+    rhat, bulk, _ = told
+    # Constant quantities have no R-hat; they cannot disagree either.
+    worst = float(np.nanmax(rhat)) if np.any(np.isfinite(rhat)) else np.nan
+    fewest = float(np.nanmin(bulk)) if np.any(np.isfinite(bulk)) else np.nan
+    if chains < 2:
+        return ""
+    if worst > MAX_RHAT:
+        return (
+            f"The chains of {name} have not mixed: R-hat of the {what} is up to {worst:.2f}"
+            f" (above {MAX_RHAT}). Do not trust the spread yet; run longer (num_warmup,"
+            " num_samples, thin), or use nuts or a variational method."
+        )
+    if fewest < MIN_ESS_PER_CHAIN * chains:
+        return (
+            f"The {chains * kept} draws of {name} are worth only {fewest:.0f} independent ones for"
+            f" some {what}. Means are usable, tails are not; run longer (num_samples, thin)."
+        )
+    return ""
+
+
+class Calibration(NamedTuple):
+    """Result of simulation-based calibration; `ranks` lie in 0..num_samples."""
+
+    ranks: np.ndarray  # (data sets, quantities)
+    num_samples: int
+    p_values: np.ndarray  # of a chi-square test of uniform ranks, one per quantity
+
+
+@double_precision
+def simulation_based_calibration(
+    model: Any,
+    algorithm: Any,
+    data: tuple[Any, Any],
+    *,
+    num_datasets: int,
+    seed: int,
+    num_samples: int = 99,
+    num_bins: int = 10,
+    **fit_options: Any,
+) -> Calibration:
+    """Ranks of true weights among posterior draws, over data sets made by the model itself.
+
+    True weights are drawn from the prior, observations from the likelihood at `data`'s inputs,
+    and the posterior is inferred from them. If the inference is right every rank is equally
+    likely (Talts et al. 2018). `data`'s observations only fix shapes and the noise prior.
+    """
+    from bayeslearn.fit import fit
+
+    if num_datasets < num_bins:
+        refuse("num_datasets", num_datasets, f"be at least num_bins ({num_bins})")
+    root = jax.random.key(seed)
+    target, params = model.bind(data, root)
+    ranks = []
+    for index in range(num_datasets):
+        truth, simulated = _simulate(target, params, jax.random.fold_in(root, index))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            posterior = fit(simulated, algorithm, seed=seed + index, params=params, **fit_options)
+        draws = posterior.sample(jax.random.fold_in(root, index), num_samples)
+        below = jax.vmap(tree.ravel)(draws) < tree.ravel(truth)
+        ranks.append(np.asarray(jnp.sum(below, axis=0)))
+    table = np.stack(ranks)
+    return Calibration(table, num_samples, _uniformity(table, num_samples, num_bins))
+
+
+@jax.jit
+def _simulate(target: Any, params: PyTree, key: Any) -> tuple[PyTree, Any]:
+    key_truth, key_y = jax.random.split(key)
+    mean, prec = target.prior.broadcast(tree.double(params))
+    noise = tree.normal_like(key_truth, mean)
+    truth = jax.tree.map(lambda m, p, e: m + e / jnp.sqrt(p), mean, prec, noise)
+    outputs = target.outputs(truth, target.data.x)
+    keys = jax.random.split(key_y, len(outputs))
+    y = jax.vmap(target.likelihood.sample, (0, 0, None))(keys, outputs, truth["likelihood"])
+    data = target.data._replace(y=y.astype(target.data.y.dtype))
+    from equinox import tree_at
+
+    return truth, tree_at(lambda t: t.data, target, data)
+
+
+def _uniformity(ranks: np.ndarray, num_samples: int, num_bins: int) -> np.ndarray:
+    from scipy.stats import chisquare
+
+    edges = np.linspace(0, num_samples + 1, num_bins + 1)
+    expected = np.diff(np.ceil(edges)) / (num_samples + 1) * len(ranks)
+    return np.array(
+        [chisquare(np.histogram(column, bins=edges)[0], expected).pvalue for column in ranks.T]
+    )

@@ -1,0 +1,36 @@
+"""The errors a user can meet, and the one sentence format of refused input."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, NoReturn
+
+
+class BayesLearnError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class ArgumentError(BayesLearnError, ValueError):
+    """An argument was refused before any work was done."""
+
+
+class DivergenceError(BayesLearnError, ArithmeticError):
+    """A run met non-finite numbers and shorter steps did not help."""
+
+
+class DataError(BayesLearnError, RuntimeError):
+    """A data iterator broke its promise in the middle of a run."""
+
+
+def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
+    """Raise: "`argument` must ..., got value. Remedy."."""
+    shown = value if isinstance(value, Shown) else _short.repr(value)
+    raise ArgumentError(f"`{argument}` must {must}, got {shown}.{' ' + remedy if remedy else ''}")
+
+
+class Shown(str):
+    """A value already put into words, to be shown as it is."""
+
+
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 80

@@ -1,0 +1,67 @@
+"""Draws from a posterior, as a sampler leaves them."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import Array, PyTree
+
+
+class Draws(eqx.Module):
+    """Kept draws with leading axes (chains, draws)."""
+
+    draws: PyTree
+
+    @property
+    def num_chains(self) -> int:
+        return jax.tree.leaves(self.draws)[0].shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        """Draws of all chains together."""
+        chains, draws = jax.tree.leaves(self.draws)[0].shape[:2]
+        return chains * draws
+
+    def flat(self) -> PyTree:
+        """The draws of all chains along one leading axis."""
+        return jax.tree.map(lambda w: w.reshape(-1, *w.shape[2:]), self.draws)
+
+    @property
+    @double_precision
+    def mean(self) -> PyTree:
+        return jax.tree.map(lambda w: jnp.mean(w, axis=(0, 1)), self.draws)
+
+    @property
+    @double_precision
+    def std(self) -> PyTree:
+        return jax.tree.map(lambda w: jnp.std(w, axis=0, ddof=1), self.flat())
+
+    def matrix(self) -> Array:
+        """The draws as (draws, weights)."""
+        return jax.vmap(tree.ravel)(self.flat())
+
+    @double_precision
+    def mean_vector(self) -> Array:
+        return jnp.mean(self.matrix(), axis=0)
+
+    @double_precision
+    def cov_matrix(self) -> Array:
+        tree.check_dense(tree.size(self.mean), "`std`, the spread of each weight")
+        return jnp.atleast_2d(jnp.cov(self.matrix(), rowvar=False))
+
+    @double_precision
+    def prec_matrix(self) -> Array:
+        return jnp.linalg.inv(self.cov_matrix())
+
+    @double_precision
+    def sample(self, key: Array, num: int) -> PyTree:
+        """`num` of the draws, evenly spaced over all chains (at random with repeats if more)."""
+        if num <= self.num_draws:
+            chosen = jnp.linspace(0, self.num_draws - 1, num).round().astype(jnp.int32)
+        else:
+            chosen = jax.random.randint(key, (num,), 0, self.num_draws)
+        return jax.tree.map(lambda w: w[chosen], self.flat())

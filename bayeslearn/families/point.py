@@ -1,0 +1,29 @@
+"""A single set of weights: the plain network."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import Array, PyTree
+
+
+class Point(eqx.Module):
+    """All mass on one set of weights. It has no spread, so no density, entropy or KL."""
+
+    mean: PyTree
+
+    @double_precision
+    def mean_vector(self) -> Array:
+        return tree.ravel(self.mean)
+
+    @double_precision
+    def sample(self, key: Array, num: int) -> PyTree:
+        return jax.tree.map(lambda w: jnp.broadcast_to(w, (num, *w.shape)), self.mean)
+
+    @property
+    def std(self) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, self.mean)

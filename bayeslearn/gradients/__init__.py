@@ -1,0 +1,1 @@
+"""How gradients and curvature of the expected log-density are estimated."""

@@ -1,0 +1,304 @@
+"""Model: network, likelihood and prior. Target: a model bound to data, the thing algorithms see.
+
+Signs and scales, once for the whole library: everything is a log-probability (higher is better)
+of the whole data set. `Target.log_likelihood` gives one number per example; the factor
+`num_data / batch size` of a minibatch is applied in `Target.scaled_log_likelihood` and nowhere
+else; the prior is never scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import precision, tree
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.likelihoods import Likelihood
+from bayeslearn.networks.adapters import as_network
+from bayeslearn.priors import GaussianPrior, Normal
+from bayeslearn.tree import Array, PyTree
+
+
+class Batch(NamedTuple):
+    """Some rows of the data. `weight` is 0 for padding rows; None means all rows count once."""
+
+    x: PyTree
+    y: Array
+    weight: Array | None = None
+
+
+class Model(eqx.Module):
+    """A network, a likelihood for its outputs, and a prior over its weights.
+
+    `network` is one of `bl.networks`, an Equinox module, or a pair of functions (init, apply).
+    `dtype` makes the network compute in another floating-point type than its own.
+    """
+
+    network: Any
+    likelihood: Likelihood
+    prior: Normal
+    dtype: str | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        network: Any,
+        likelihood: Likelihood,
+        prior: Normal | None = None,
+        *,
+        dtype: Any = None,
+    ):
+        if not isinstance(likelihood, Likelihood):
+            refuse("likelihood", likelihood, "be one of bl.likelihoods, such as Gaussian()")
+        prior = Normal() if prior is None else prior
+        if not hasattr(prior, "bind"):
+            refuse("prior", prior, "be one of bl.priors, such as Normal(scale=1.0)")
+        self.network = as_network(network)
+        self.likelihood = likelihood
+        self.prior = prior
+        self.dtype = None if dtype is None else jnp.dtype(dtype).name
+
+    @precision.double_precision
+    def bind(self, data: tuple[Any, Any], key: Array, num_data: int | None = None):
+        """Check `data` = (x, y) and return the target and starting parameters."""
+        x, y = check_data(data)
+        likelihood, y = self.likelihood.bind(y)
+        example = jax.tree.map(lambda leaf: leaf[0], x)
+        with precision.user_precision():
+            network_params = self.network.init(key, example, likelihood.num_outputs)
+        if self.dtype is not None:
+            network_params = tree.cast(network_params, self.dtype)
+        network_params = _check_params(network_params)
+
+        network_prior = self.prior.bind(network_params)
+        own_mean, own_scale = likelihood.prior()
+        prior = GaussianPrior(
+            {"network": network_prior.mean, "likelihood": own_mean},
+            {
+                "network": network_prior.prec,
+                "likelihood": jax.tree.map(lambda s: 1.0 / s**2, own_scale),
+            },
+        )
+        dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(network_params))
+        target = Target(
+            network=self.network,
+            likelihood=likelihood,
+            prior=prior,
+            data=None,
+            num_data=jnp.asarray(num_data or len(y), jnp.float64),
+            dtypes=dtypes,
+        )
+        state_dtype = jnp.promote_types(target.dtype, jnp.float32)
+        params = tree.cast(
+            {"network": network_params, "likelihood": likelihood.init()}, state_dtype
+        )
+        target = eqx.tree_at(
+            lambda t: t.data, target, target.batch((x, y)), is_leaf=lambda leaf: leaf is None
+        )
+        _check_outputs(target, params, example)
+        return target, params
+
+
+class Target(eqx.Module):
+    """A model bound to data: a density over parameters. A pytree; data and prior are leaves."""
+
+    network: Any
+    likelihood: Any
+    prior: GaussianPrior | None
+    data: Batch | None
+    num_data: Array
+    dtypes: tuple[str, ...] = eqx.field(static=True)
+    density: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
+    start: PyTree = None
+
+    @staticmethod
+    @precision.double_precision
+    def from_log_density(log_density: Callable[[PyTree], Array], params: PyTree) -> Target:
+        """Any unnormalised log-density of any pytree; `params` is where to start.
+
+        It is evaluated in double precision. It counts as one observation with a flat prior.
+        """
+        if not callable(log_density):
+            refuse("log_density", log_density, "be a function of the parameters")
+        start = tree.double(_check_params(jax.tree.map(jnp.asarray, params)))
+        shape = jax.eval_shape(log_density, start)
+        if jax.tree.leaves(shape) != [shape] or shape.shape != ():
+            refuse("log_density", Shown(f"a function that returns {shape}"), "return one number")
+        return Target(
+            network=None,
+            likelihood=None,
+            prior=None,
+            data=None,
+            num_data=jnp.asarray(1.0, jnp.float64),
+            dtypes=(),
+            density=log_density,
+            start=start,
+        )
+
+    @property
+    def dtype(self) -> Any:
+        """The widest floating-point type of the network's weights."""
+        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.dtype(jnp.float64)
+
+    @property
+    def is_density(self) -> bool:
+        return self.density is not None
+
+    def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
+        """Arrays on the device, floating-point ones in the network's dtype."""
+        with precision.network_precision(self.dtype):
+            x, y = jax.tree.map(self._cast, data)
+        return Batch(x, y, None if weight is None else jnp.asarray(weight, jnp.float64))
+
+    def _cast(self, leaf: Any) -> Array:
+        leaf = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        return jnp.asarray(leaf, self.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+
+    def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
+        leaves, treedef = jax.tree.flatten(params["network"])
+        with precision.network_precision(self.dtype):
+            leaves = [w.astype(d) for w, d in zip(leaves, self.dtypes, strict=True)]
+            weights = jax.tree.unflatten(treedef, leaves)
+
+            def apply(row: PyTree) -> Array:
+                return jnp.atleast_1d(self.network.apply(weights, row, key))
+
+            outputs = jax.vmap(apply)(x)
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+
+    def log_likelihood(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """log p(y_i | x_i, params), one number per example in double precision."""
+        if self.density is not None:
+            return jnp.asarray(self.density(params), jnp.float64)[None]
+        batch = self.data if batch is None else batch
+        assert batch is not None
+        outputs = self.outputs(params, batch.x, key)
+        terms = jax.vmap(self.likelihood.log_prob, (0, 0, None))(
+            outputs, batch.y, params["likelihood"]
+        ).astype(jnp.float64)
+        return terms if batch.weight is None else jnp.where(batch.weight > 0, terms, 0.0)
+
+    def scaled_log_likelihood(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """Unbiased estimate of the whole data set's log-likelihood from a batch."""
+        terms = self.log_likelihood(params, batch, key)
+        return jnp.sum(terms) * self.scale(batch)
+
+    def scale(self, batch: Batch | None = None) -> Array:
+        """num_data / number of real rows in the batch."""
+        if self.density is not None:
+            return jnp.asarray(1.0, jnp.float64)
+        batch = self.data if batch is None else batch
+        assert batch is not None
+        rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
+        return self.num_data / rows
+
+    def log_prior_terms(self, params: PyTree) -> PyTree:
+        """The log-prior of each leaf."""
+        if self.prior is None:
+            return jax.tree.map(lambda leaf: jnp.zeros((), jnp.float64), params)
+        return self.prior.log_prob_terms(params)
+
+    def log_prior(self, params: PyTree) -> Array:
+        return tree.total(self.log_prior_terms(params))
+
+    def log_joint(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """log p(D | params) + log p(params), estimated from a batch if one is given."""
+        return self.scaled_log_likelihood(params, batch, key) + self.log_prior(params)
+
+
+def check_data(data: Any, name: str = "data") -> tuple[PyTree, np.ndarray]:
+    """(x, y) as arrays with as many rows, all finite; refused otherwise."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        refuse(name, Shown(f"a {type(data).__name__}"), "be a pair (x, y)")
+    x = check_inputs(data[0])
+    y = np.asarray(data[1])
+    rows = len(jax.tree.leaves(x)[0])
+    if y.ndim == 0 or len(y) != rows:
+        refuse(
+            "y",
+            Shown(f"{len(y) if y.ndim else 'a single number'}"),
+            f"have as many rows as x ({rows})",
+        )
+    return x, y
+
+
+def check_inputs(x: Any) -> PyTree:
+    """Inputs as arrays with one leading axis of rows; NaN, text and ragged rows are refused."""
+    if hasattr(x, "to_numpy") and not isinstance(x, np.ndarray):
+        x = x.to_numpy()
+    elif isinstance(x, list | tuple):
+        try:
+            x = np.asarray(x)
+        except ValueError:
+            refuse("x", Shown("rows of unequal lengths"), "be a rectangular table")
+    x = jax.tree.map(np.asarray, x)
+    leaves = jax.tree.leaves(x)
+    names = [f"x.{n}" if len(leaves) > 1 else "x" for n in tree.leaf_names(x)]
+    if not leaves:
+        refuse("x", x, "hold at least one array")
+    for name, leaf in zip(names, leaves, strict=True):
+        if not (np.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool):
+            refuse(
+                name,
+                Shown(f"dtype {leaf.dtype}"),
+                "hold numbers",
+                "Encode text columns as numbers first.",
+            )
+        if leaf.ndim == 0 or len(leaf) == 0:
+            refuse(name, Shown(f"shape {leaf.shape}"), "have at least one row")
+        if len(leaf) != len(leaves[0]):
+            refuse(name, Shown(f"{len(leaf)} rows"), f"have {len(leaves[0])} rows like {names[0]}")
+        if not np.all(np.isfinite(leaf)):
+            rows = np.unique(np.argwhere(~np.isfinite(leaf))[:, 0])
+            refuse(
+                name,
+                Shown(f"NaN or infinity in {len(rows)} row(s), the first being row {rows[0]}"),
+                "be finite",
+                "Drop or fill those rows.",
+            )
+    return x
+
+
+def _check_params(params: PyTree) -> PyTree:
+    for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            refuse(
+                "params",
+                Shown(f"{name} of type {jnp.result_type(leaf)}"),
+                "hold floating-point arrays only",
+            )
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            refuse("params", Shown(f"NaN or infinity in {name}"), "be finite")
+    if not jax.tree.leaves(params):
+        refuse("params", params, "hold at least one array", "The network has nothing to learn.")
+    return params
+
+
+def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
+    one_row = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
+    try:
+        shape = jax.eval_shape(target.outputs, params, one_row).shape[1:]
+    except (TypeError, ValueError) as error:
+        shapes = jax.tree.map(lambda leaf: jnp.shape(leaf), example)
+        raise ArgumentError(
+            f"`network` must accept one example of shape {shapes}, but it failed:"
+            f" {str(error).splitlines()[0]}"
+        ) from error
+    if shape != (target.likelihood.num_outputs,):
+        refuse(
+            "network",
+            Shown(f"outputs of shape {shape}"),
+            f"give {target.likelihood.num_outputs} output(s) for one example, as"
+            f" {type(target.likelihood).__name__} needs for this y",
+        )

@@ -1,0 +1,159 @@
+"""Posterior: what `fit` returns. It predicts, samples, sums itself up, and says how it went."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.families import Draws, Point
+from bayeslearn.model import Target, check_inputs
+from bayeslearn.precision import double_precision
+from bayeslearn.predictive import Predictive
+from bayeslearn.tree import Array, PyTree
+
+PREDICTIVE_DRAWS = 256
+MAX_KEPT_DRAWS = 1000
+
+
+class MixingWarning(UserWarning):
+    """A sampler's chains disagree, or too few of their draws are worth an independent one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """The learned distribution over the weights, and the story of the run.
+
+    Attributes:
+        family: the q (a Gaussian, a point, or draws).
+        trace: per-step numbers by name, and `eval_*` for those measured at evaluations.
+        elbo: lower bound of the returned iterate, measured with fresh draws; None without one.
+        stopped: why the run ended, in a sentence.
+        notes: what a user should know about the run.
+        wall_time, compile_time: seconds; the first includes the second.
+    """
+
+    target: Target
+    algorithm: Algorithm
+    family: Any
+    state: Any
+    trace: dict[str, np.ndarray]
+    elbo: float | None
+    stopped: str
+    notes: tuple[str, ...]
+    seed: int
+    wall_time: float
+    compile_time: float
+
+    @property
+    def draws(self) -> PyTree | None:
+        """A sampler's kept draws with leading axes (chains, draws); None for other methods."""
+        return self.family.draws if isinstance(self.family, Draws) else None
+
+    @double_precision
+    def sample(self, key: Array | int, num: int = 1) -> PyTree:
+        """`num` sets of weights along a leading axis."""
+        key = jax.random.key(key) if isinstance(key, int | np.integer) else key
+        return self.family.sample(key, num)
+
+    @double_precision
+    def predict(self, x: Any, *, num_samples: int | None = None, seed: int = 0) -> Predictive:
+        """The predictive distribution at the rows of x.
+
+        `num_samples` draws of the weights are used: 256 unless said, a sampler's kept draws up
+        to 1000, one for a point.
+        """
+        if self.target.is_density:
+            raise ArgumentError("A bare log-density has no predictions; use `sample`.")
+        if num_samples is not None and num_samples < 1:
+            refuse("num_samples", num_samples, "be at least 1")
+        x = check_inputs(x)
+        _check_like_training(x, self.target)
+        if isinstance(self.family, Point):
+            num_samples = 1
+        elif num_samples is None:
+            is_draws = isinstance(self.family, Draws)
+            num_samples = (
+                min(MAX_KEPT_DRAWS, self.family.num_draws) if is_draws else PREDICTIVE_DRAWS
+            )
+        draws = self.family.sample(jax.random.key(seed), num_samples)
+        return Predictive(self.target, draws, self.target.batch((x, np.zeros(1))).x)
+
+    @double_precision
+    def summary(self, level: float = 0.9) -> list[dict[str, Any]]:
+        """One row per leaf of the parameters: mean, sd and credible interval of its weights.
+
+        Numbers are arrays of the leaf's shape. The interval is Gaussian for a Gaussian family,
+        and made of quantiles for draws. Weights of a network can be permuted without changing
+        its predictions, so single weights of a sampler may have several modes.
+        """
+        if not 0 < level < 1:
+            refuse("level", level, "be between 0 and 1, such as 0.9")
+        mean, std = self.family.mean, self.family.std
+        tail = (1.0 - level) / 2.0
+        if isinstance(self.family, Draws):
+            flat = self.family.flat()
+            lower, upper = (
+                jax.tree.map(lambda w, q=q: jnp.quantile(w, q, axis=0), flat)
+                for q in (tail, 1.0 - tail)
+            )
+        else:
+            z = jax.scipy.stats.norm.ppf(1.0 - tail)
+            lower = jax.tree.map(lambda m, s: m - z * s, mean, std)
+            upper = jax.tree.map(lambda m, s: m + z * s, mean, std)
+        columns = [jax.tree.leaves(part) for part in (mean, std, lower, upper)]
+        return [
+            {
+                "name": name,
+                "shape": tuple(m.shape),
+                "mean": np.asarray(m),
+                "std": np.asarray(s),
+                "lower": np.asarray(low),
+                "upper": np.asarray(up),
+            }
+            for name, m, s, low, up in zip(tree.leaf_names(mean), *columns, strict=True)
+        ]
+
+    def diagnostics(self) -> Any:
+        """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
+        from bayeslearn.diagnostics import diagnose
+
+        return diagnose(self)
+
+    def warn_if_not_mixed(self) -> None:
+        """Warn in plain language if the chains have not mixed (needs ArviZ)."""
+        try:
+            found = self.diagnostics()
+        except ImportError:
+            return
+        if found.warning:
+            warnings.warn(found.warning, MixingWarning, stacklevel=4)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Posterior by {self.algorithm.name}: {type(self.family).__name__} over"
+            f" {tree.size(self.family.mean)} weights",
+            f"  {self.stopped}",
+            f"  {self.wall_time:.1f} s, of which {self.compile_time:.1f} s compiling",
+        ]
+        if self.elbo is not None:
+            lines.insert(1, f"  elbo {self.elbo:.4f}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def _check_like_training(x: PyTree, target: Target) -> None:
+    assert target.data is not None
+    if jax.tree.structure(x) != jax.tree.structure(target.data.x):
+        refuse(
+            "x", jax.tree.structure(x), f"be like in fitting: {jax.tree.structure(target.data.x)}"
+        )
+    for new, old in zip(jax.tree.leaves(x), jax.tree.leaves(target.data.x), strict=True):
+        if new.shape[1:] != old.shape[1:]:
+            refuse("x", new.shape, f"have rows of shape {old.shape[1:]}, as in fitting")

@@ -1,0 +1,265 @@
+"""Predictive: what the posterior says about new inputs.
+
+Every quantity is computed on demand in chunks of rows, over all draws at once, so that memory
+does not grow with the number of rows. Regression: total variance = epistemic + aleatoric, where
+epistemic is the variance of the draws' means (1/(S-1)) and aleatoric the mean noise variance.
+Classification: entropy of the mean probabilities = epistemic (mutual information) + aleatoric
+(mean entropy), in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.model import Target
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import Array, PyTree
+
+CELLS = 2**16  # draws x rows evaluated at once
+BISECTIONS = 60
+
+
+class Predictive:
+    """The predictive distribution at each row of x. Made by `Posterior.predict`."""
+
+    def __init__(self, target: Target, draws: PyTree, x: PyTree):
+        self._target, self._draws, self._x = target, draws, x
+        self.num_rows = len(jax.tree.leaves(x)[0])
+        self.num_samples = len(jax.tree.leaves(draws)[0])
+        self.kind: str = target.likelihood.kind
+
+    def __repr__(self) -> str:
+        return f"Predictive({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
+
+    # Moments and probabilities
+
+    @cached_property
+    def _summary(self) -> dict[str, np.ndarray]:
+        return self._by_rows(_moments if self.kind == "regression" else _class_summary)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Predictive mean, shaped like y; for classification the class probabilities."""
+        return self._like_y(self._summary["mean"]) if self.kind == "regression" else self.probs
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Class probabilities (rows, classes), averaged over the draws."""
+        self._need("classification", "probs")
+        return self._summary["probs"]
+
+    @property
+    def epistemic(self) -> np.ndarray:
+        """What more data could tell: variance of the mean, or mutual information."""
+        return self._like_y(self._summary["epistemic"])
+
+    @property
+    def aleatoric(self) -> np.ndarray:
+        """What no data could tell: noise variance, or mean entropy."""
+        return self._like_y(self._summary["aleatoric"])
+
+    @property
+    def total(self) -> np.ndarray:
+        """epistemic + aleatoric: the predictive variance, or the predictive entropy."""
+        return self.epistemic + self.aleatoric
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of a new observation (of each class's indicator, for classification)."""
+        if self.kind == "classification":
+            return self.probs * (1.0 - self.probs)
+        return self.total
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(self.variance)
+
+    def covariance(self) -> np.ndarray:
+        """Covariance of a new observation's columns (classes): (rows, columns, columns)."""
+        return self._by_rows(_covariance if self.kind == "regression" else _class_covariance)
+
+    # The whole distribution
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        """log p(y) of each row, the average taken over draws inside the logarithm."""
+        y = self._target.likelihood.check(np.asarray(y))
+        if len(y) != self.num_rows:
+            refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
+        return self._by_rows(_log_prob, self._target.batch((self._x, y)).y)
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval for a new observation."""
+        if not 0 < level < 1:
+            refuse("level", level, "be between 0 and 1, such as 0.9")
+        tail = (1.0 - level) / 2.0
+        return self.quantile(tail), self.quantile(1.0 - tail)
+
+    def quantile(self, q: float) -> np.ndarray:
+        """Quantile of a new observation: the mixture over draws, inverted exactly."""
+        self._need("regression", "quantile and interval")
+        if not 0 < q < 1:
+            refuse("q", q, "be between 0 and 1")
+        values = self._by_rows(partial(_quantile, jnp.asarray(float(q))))
+        return self._like_y(values)
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probability of a new observation at or below y (its PIT value)."""
+        self._need("regression", "cdf")
+        y = self._target.likelihood.check(np.asarray(y))
+        return self._like_y(self._by_rows(_cdf, self._target.batch((self._x, y)).y))
+
+    @double_precision
+    def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
+        """New observations (num, rows, ...): a draw of the weights, then of the noise."""
+        key = jax.random.key(key) if isinstance(key, int | np.integer) else key
+        key_draw, key_noise = jax.random.split(key)
+        chosen = jax.random.randint(key_draw, (num,), 0, self.num_samples)
+        draws = jax.tree.map(lambda w: w[chosen], self._draws)
+        parts = []
+        for index, (rows, x) in enumerate(self._chunks()):
+            values = _sample(self._target, draws, x, jax.random.fold_in(key_noise, index))
+            parts.append(np.asarray(values)[:, :rows])
+        values = np.concatenate(parts, axis=1)
+        return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
+
+    # How it is computed
+
+    def _chunks(self, *more: Array):
+        """Chunks of rows of one size, the last one padded by repeating its last row."""
+        size = max(1, min(self.num_rows, CELLS // self.num_samples))
+        for start in range(0, self.num_rows, size):
+            rows = min(size, self.num_rows - start)
+            chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
+            yield rows, *jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+
+    @double_precision
+    def _by_rows(self, function: Callable[..., Any], *more: Array) -> Any:
+        jitted = _jitted(function)
+        parts = []
+        for rows, *arrays in self._chunks(*more):
+            values = jitted(self._target, self._draws, *arrays)
+            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], values))
+        return jax.tree.map(lambda *p: np.concatenate(p), *parts)
+
+    def _like_y(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if getattr(self._target.likelihood, "is_vector", False) else values
+
+    def _need(self, kind: str, what: str) -> None:
+        if self.kind != kind:
+            raise ArgumentError(
+                f"{what} needs a {kind} model; this predictive is for {self.kind}."
+                + (" Use `probs`." if kind == "regression" else " Use `mean` and `std`.")
+            )
+
+
+def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(function, partial):
+        return partial(_jitted(function.func), *function.args)
+    if function not in _cache:
+        _cache[function] = jax.jit(function)
+    return _cache[function]
+
+
+_cache: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _over_draws(target: Target, draws: PyTree, x: PyTree, function: Callable) -> Any:
+    """function(outputs, likelihood params) for every draw and row: leading axes (draws, rows)."""
+
+    def one(params: PyTree) -> Any:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        return jax.vmap(lambda o: function(o, own))(outputs)
+
+    return jax.vmap(one)(draws)
+
+
+def _moments(target: Target, draws: PyTree, x: PyTree) -> dict[str, Array]:
+    likelihood = target.likelihood
+    means = _over_draws(target, draws, x, likelihood.mean)
+    noise = _over_draws(target, draws, x, likelihood.variance)
+    return {
+        "mean": jnp.mean(means, axis=0),
+        "epistemic": jnp.sum((means - jnp.mean(means, 0)) ** 2, 0) / max(len(means) - 1, 1),
+        "aleatoric": jnp.mean(noise, axis=0),
+    }
+
+
+def _class_summary(target: Target, draws: PyTree, x: PyTree) -> dict[str, Array]:
+    probs = _over_draws(target, draws, x, target.likelihood.probs)
+    mean = jnp.mean(probs, axis=0)
+    aleatoric = jnp.mean(_entropy(probs), axis=0)
+    epistemic = jnp.maximum(_entropy(mean) - aleatoric, 0.0)
+    return {"probs": mean, "epistemic": epistemic, "aleatoric": aleatoric}
+
+
+def _entropy(probs: Array) -> Array:
+    return -jnp.sum(jax.scipy.special.xlogy(probs, probs), axis=-1)
+
+
+def _covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
+    means = _over_draws(target, draws, x, target.likelihood.mean)
+    noise = jnp.mean(_over_draws(target, draws, x, target.likelihood.variance), axis=0)
+    centred = means - jnp.mean(means, axis=0)
+    epistemic = jnp.einsum("sri,srj->rij", centred, centred) / max(len(means) - 1, 1)
+    return epistemic + jax.vmap(jnp.diag)(noise)
+
+
+def _class_covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
+    mean = jnp.mean(_over_draws(target, draws, x, target.likelihood.probs), axis=0)
+    return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
+
+
+def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
+    def one(params: PyTree) -> Array:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        return jax.vmap(lambda o, v: target.likelihood.log_prob(o, v, own))(outputs, y)
+
+    terms = jax.vmap(one)(draws)
+    return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
+
+
+def _cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
+    def one(params: PyTree) -> Array:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        return jax.vmap(lambda o, v: target.likelihood.cdf(o, v, own))(outputs, y)
+
+    return jnp.mean(jax.vmap(one)(draws), axis=0)
+
+
+def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
+    """Bisection on the mixture's distribution function."""
+    likelihood = target.likelihood
+    means = _over_draws(target, draws, x, likelihood.mean)
+    spread = 10.0 * jnp.sqrt(jnp.max(_over_draws(target, draws, x, likelihood.variance), axis=0))
+    ends = jnp.min(means, axis=0) - spread, jnp.max(means, axis=0) + spread
+
+    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        is_below = _cdf(target, draws, x, middle) < q
+        return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
+
+    low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+    return 0.5 * (low + high)
+
+
+@jax.jit
+def _sample(target: Target, draws: PyTree, x: PyTree, key: Array) -> Array:
+    def one(params: PyTree, key: Array) -> Array:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        keys = jax.random.split(key, len(outputs))
+        return jax.vmap(lambda k, o: target.likelihood.sample(k, o, own))(keys, outputs)
+
+    return jax.vmap(one)(draws, jax.random.split(key, len(jax.tree.leaves(draws)[0])))
