@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_ALGORITHMS = ("HMC", "MAP", "NUTS", "BayesByBackprop", "MetropolisHastings")
+_ALGORITHMS = (
+    "EMGVB",
+    "HMC",
+    "MAP",
+    "MGVB",
+    "NGVI",
+    "NUTS",
+    "QBVI",
+    "VON",
+    "BayesByBackprop",
+    "MetropolisHastings",
+)
 _HOMES = {
     "fit": "bayeslearn.fit",
     "Model": "bayeslearn.model",
@@ -59,9 +70,14 @@ if TYPE_CHECKING:
     from bayeslearn import networks as networks
     from bayeslearn import priors as priors
     from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
+    from bayeslearn.algorithms import EMGVB as EMGVB
     from bayeslearn.algorithms import HMC as HMC
     from bayeslearn.algorithms import MAP as MAP
+    from bayeslearn.algorithms import MGVB as MGVB
+    from bayeslearn.algorithms import NGVI as NGVI
     from bayeslearn.algorithms import NUTS as NUTS
+    from bayeslearn.algorithms import QBVI as QBVI
+    from bayeslearn.algorithms import VON as VON
     from bayeslearn.algorithms import Algorithm as Algorithm
     from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.errors import DataError
+from bayeslearn.errors import ArgumentError, DataError
 from bayeslearn.model import Batch, Target, check_inputs
 from bayeslearn.tree import Array, PyTree
 
@@ -88,7 +88,16 @@ class Stream:
     def _fit_in(self, target: Target, raw: Any) -> Batch:
         if not isinstance(raw, tuple | list) or len(raw) != 2:
             raise DataError(f"The data iterator gave a {type(raw).__name__}, not a pair (x, y).")
-        x, y = check_inputs(raw[0]), target.likelihood.check(np.asarray(raw[1]))
+        try:
+            x, y = check_inputs(raw[0]), target.likelihood.check(np.asarray(raw[1]))
+        except ArgumentError as error:
+            raise DataError(f"The data iterator gave a bad batch: {error}") from error
+        assert target.data is not None
+        shapes, first = (
+            jax.tree.map(lambda leaf: leaf.shape[1:], part) for part in (x, target.data.x)
+        )
+        if shapes != first:
+            raise DataError(f"The data iterator gave rows of shape {shapes}, not {first}.")
         rows = len(y)
         self.batch_size = self.batch_size or rows
         if rows > self.batch_size or rows != len(jax.tree.leaves(x)[0]):

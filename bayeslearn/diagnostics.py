@@ -49,13 +49,20 @@ def arviz() -> Any:
 
 
 def convergence(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """R-hat, bulk and tail ESS of quantities (chains, draws, quantities)."""
+    """R-hat, bulk and tail ESS of quantities (chains, draws, quantities).
+
+    NaN where ArviZ cannot tell: fewer than four draws, and R-hat of a single chain.
+    """
+    chains, draws, num = np.shape(values)
+    unknown = np.full(num, np.nan)
+    if draws < 4:
+        return unknown, unknown, unknown
     az = arviz()
-    data = az.convert_to_dataset({"q": np.asarray(values)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        told = [az.rhat(data), az.ess(data, method="bulk"), az.ess(data, method="tail")]
-    rhat, bulk, tail = (t["q"].to_numpy() for t in told)
+        data = az.convert_to_dataset({"q": np.asarray(values)})
+        rhat = az.rhat(data)["q"].to_numpy() if chains > 1 else unknown
+        bulk, tail = (az.ess(data, method=m)["q"].to_numpy() for m in ("bulk", "tail"))
     return rhat, bulk, tail
 
 
@@ -100,13 +107,13 @@ def _outputs(target: Any, draws: PyTree, x: PyTree) -> Any:
 def _warning(name: str, what: str, told: Any, chains: int, kept: int) -> str:
     rhat, bulk, _ = told
     # Constant quantities have no R-hat; they cannot disagree either.
-    worst = float(np.nanmax(rhat)) if np.any(np.isfinite(rhat)) else np.nan
-    fewest = float(np.nanmin(bulk)) if np.any(np.isfinite(bulk)) else np.nan
+    worst = np.nan if np.all(np.isnan(rhat)) else float(np.nanmax(rhat))
+    fewest = np.nan if np.all(np.isnan(bulk)) else float(np.nanmin(bulk))
     if chains < 2:
         return ""
     if worst > MAX_RHAT:
         return (
-            f"The chains of {name} have not mixed: R-hat of the {what} is up to {worst:.2f}"
+            f"The chains of {name} have not mixed: R-hat of the {what} is up to {worst:.3g}"
             f" (above {MAX_RHAT}). Do not trust the spread yet; run longer (num_warmup,"
             " num_samples, thin), or use nuts or a variational method."
         )

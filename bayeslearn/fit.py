@@ -31,9 +31,9 @@ from bayeslearn.precision import double_precision, inside_double_precision, to_h
 from bayeslearn.progress import Progress
 from bayeslearn.tree import Array, PyTree
 
-AUTO_STEPS = 5000
 EVALUATIONS = 100  # looks at the lower bound in a full-length run
 WINDOW = 10  # evaluations in the moving average
+TIE = 0.25  # of the objective's Monte-Carlo error
 PATIENCE = 20  # evaluations without a new best before stopping
 EVAL_DRAWS = 16
 FRESH_LOOKS = 16  # of EVAL_DRAWS each, for the lower bound that is reported
@@ -130,7 +130,7 @@ def fit(
             setting._replace(root=_named(root, "warm start"), callback=None, held_out=None),
             warm,
             start,
-            AUTO_STEPS,
+            warm.auto_steps,
             None,
             PATIENCE,
         )
@@ -138,7 +138,7 @@ def fit(
     if algorithm.is_sampler:
         run = _sample(setting, algorithm, start, 4 if num_chains is None else int(num_chains))
     else:
-        steps = AUTO_STEPS if num_steps == "auto" else int(num_steps)
+        steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         run = _optimise(setting, algorithm, start, steps, eval_every, patience)
     posterior = Posterior(
         target=target,
@@ -265,7 +265,7 @@ def _optimise(
             for name, value in metrics.items():
                 trace.setdefault("eval_" + name, []).append(value)
             bar.update(step, metrics)
-            goes_on = best.see(metrics["objective"], state, step)
+            goes_on = best.see(metrics["objective"], metrics.pop("error"), state, step)
             if setting.callback is not None and setting.callback(
                 Progressed(algorithm.name, step, num_steps, metrics)
             ):
@@ -447,15 +447,13 @@ class _Best:
         self._best = -math.inf
         self._since = 0
 
-    def see(self, objective: float, state: Any, step: int) -> bool:
-        """Whether to go on."""
+    def see(self, objective: float, error: float, state: Any, step: int) -> bool:
+        """Whether to go on; `error` is the Monte-Carlo error of one objective."""
         self._values.append(objective)
-        window = self._values[-WINDOW:]
-        average = float(np.mean(window))
-        noise = float(np.std(window)) / math.sqrt(len(window))
+        average = float(np.mean(self._values[-WINDOW:]))
         self._since += 1
-        # A tie within the noise goes to the later iterate: its steps were smaller.
-        if average >= self._best - noise or self.state is None:
+        # A tie within the bound's own error goes to the later iterate: its steps were smaller.
+        if average >= self._best - TIE * error or self.state is None:
             self.state, self.step = state, step
         if average > self._best:
             self._best, self._since = average, 0
@@ -580,6 +578,7 @@ def _evaluate(
         log_likelihood = target.scaled_log_likelihood(q.mean)
         log_joint = log_likelihood + target.log_prior(q.mean)
         told = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
+        told["error"] = jnp.zeros((), jnp.float64)
         draws = q.sample(key, 1)
     else:
         draws = q.sample(key, EVAL_DRAWS)
@@ -589,17 +588,20 @@ def _evaluate(
         terms = jax.lax.map(lambda w: target.log_likelihood(w, held_out), draws)
         log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
         told["validation"] = told["objective"] = jnp.mean(log_prob)
+        told["error"] = jnp.zeros((), jnp.float64)
     return told
 
 
 def lower_bound(target: Target, q: Any, draws: PyTree) -> dict[str, Array]:
-    """elbo = -nll - kl on all rows of the target, from draws of q."""
-    nll = -jnp.mean(jax.lax.map(target.scaled_log_likelihood, draws))
+    """elbo = -nll - kl on all rows of the target, from draws of q, and its Monte-Carlo error."""
+    terms = jax.lax.map(target.scaled_log_likelihood, draws)
+    nll = -jnp.mean(terms)
     if target.prior is not None and hasattr(q, "kl"):
         kl = q.kl(target.prior)
     else:
         kl = jnp.mean(jax.vmap(q.log_prob)(draws) - jax.vmap(target.log_prior)(draws))
-    return {"elbo": -nll - kl, "nll": nll, "kl": kl}
+    error = jnp.std(terms) / jnp.sqrt(len(terms))
+    return {"elbo": -nll - kl, "nll": nll, "kl": kl, "error": error}
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:

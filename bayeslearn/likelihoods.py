@@ -229,7 +229,7 @@ class Categorical(Likelihood):
 
 def _numeric(y: Any) -> np.ndarray:
     y = np.asarray(y)
-    if y.dtype == object or not (np.issubdtype(y.dtype, np.number) or y.dtype == bool):
+    if y.dtype.kind not in "iufb":
         refuse("y", Shown(f"dtype {y.dtype}"), "hold numbers", "Encode labels as 0, 1, ...")
     if not np.all(np.isfinite(y)):
         rows = np.unique(np.argwhere(~np.isfinite(y))[:, 0])

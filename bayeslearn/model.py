@@ -8,6 +8,7 @@ else; the prior is never scaled.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class Model(eqx.Module):
         self.network = as_network(network)
         self.likelihood = likelihood
         self.prior = prior
-        self.dtype = None if dtype is None else jnp.dtype(dtype).name
+        self.dtype = None if dtype is None else _check_dtype(dtype)
 
     @precision.double_precision
     def bind(self, data: tuple[Any, Any], key: Array, num_data: int | None = None):
@@ -222,7 +223,10 @@ def check_data(data: Any, name: str = "data") -> tuple[PyTree, np.ndarray]:
     if not isinstance(data, tuple | list) or len(data) != 2:
         refuse(name, Shown(f"a {type(data).__name__}"), "be a pair (x, y)")
     x = check_inputs(data[0])
-    y = np.asarray(data[1])
+    try:
+        y = np.asarray(data[1])
+    except ValueError:
+        refuse("y", Shown("rows of unequal lengths"), "be (rows,) or (rows, columns)")
     rows = len(jax.tree.leaves(x)[0])
     if y.ndim == 0 or len(y) != rows:
         refuse(
@@ -237,6 +241,9 @@ def check_inputs(x: Any) -> PyTree:
     """Inputs as arrays with one leading axis of rows; NaN, text and ragged rows are refused."""
     if hasattr(x, "to_numpy") and not isinstance(x, np.ndarray):
         x = x.to_numpy()
+        # A frame of numbers beside flags comes as objects.
+        if x.dtype == object and all(isinstance(value, numbers.Real) for value in x.flat):
+            x = x.astype(np.float64)
     elif isinstance(x, list | tuple):
         try:
             x = np.asarray(x)
@@ -248,7 +255,7 @@ def check_inputs(x: Any) -> PyTree:
     if not leaves:
         refuse("x", x, "hold at least one array")
     for name, leaf in zip(names, leaves, strict=True):
-        if not (np.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool):
+        if leaf.dtype.kind not in "iufb":
             refuse(
                 name,
                 Shown(f"dtype {leaf.dtype}"),
@@ -270,6 +277,16 @@ def check_inputs(x: Any) -> PyTree:
     return x
 
 
+def _check_dtype(dtype: Any) -> str:
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = ""
+    if not name or not jnp.issubdtype(jnp.dtype(name), jnp.floating):
+        refuse("dtype", dtype, 'be a floating-point type, such as "float32" or "float64"')
+    return name
+
+
 def _check_params(params: PyTree) -> PyTree:
     for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
@@ -289,11 +306,11 @@ def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
     one_row = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
     try:
         shape = jax.eval_shape(target.outputs, params, one_row).shape[1:]
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         shapes = jax.tree.map(lambda leaf: jnp.shape(leaf), example)
         raise ArgumentError(
             f"`network` must accept one example of shape {shapes}, but it failed:"
-            f" {str(error).splitlines()[0]}"
+            f" {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         ) from error
     if shape != (target.likelihood.num_outputs,):
         refuse(

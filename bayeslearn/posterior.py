@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import warnings
 from typing import Any
 
@@ -72,8 +73,9 @@ class Posterior:
         """
         if self.target.is_density:
             raise ArgumentError("A bare log-density has no predictions; use `sample`.")
-        if num_samples is not None and num_samples < 1:
-            refuse("num_samples", num_samples, "be at least 1")
+        if num_samples is not None:
+            _check_whole("num_samples", num_samples, least=1)
+        _check_whole("seed", seed, least=0)
         x = check_inputs(x)
         _check_like_training(x, self.target)
         if isinstance(self.family, Point):
@@ -94,7 +96,7 @@ class Posterior:
         and made of quantiles for draws. Weights of a network can be permuted without changing
         its predictions, so single weights of a sampler may have several modes.
         """
-        if not 0 < level < 1:
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
             refuse("level", level, "be between 0 and 1, such as 0.9")
         mean, std = self.family.mean, self.family.std
         tail = (1.0 - level) / 2.0
@@ -146,6 +148,12 @@ class Posterior:
         if self.elbo is not None:
             lines.insert(1, f"  elbo {self.elbo:.4f}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        refuse(name, value, f"be a whole number of at least {least}")
 
 
 def _check_like_training(x: PyTree, target: Target) -> None:

@@ -9,6 +9,7 @@ Classification: entropy of the mean probabilities = epistemic (mutual informatio
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -88,16 +89,14 @@ class Predictive:
 
     # The whole distribution
 
+    @double_precision
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
-        y = self._target.likelihood.check(np.asarray(y))
-        if len(y) != self.num_rows:
-            refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
-        return self._by_rows(_log_prob, self._target.batch((self._x, y)).y)
+        return self._by_rows(_log_prob, self._observed(y))
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval for a new observation."""
-        if not 0 < level < 1:
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
             refuse("level", level, "be between 0 and 1, such as 0.9")
         tail = (1.0 - level) / 2.0
         return self.quantile(tail), self.quantile(1.0 - tail)
@@ -105,16 +104,16 @@ class Predictive:
     def quantile(self, q: float) -> np.ndarray:
         """Quantile of a new observation: the mixture over draws, inverted exactly."""
         self._need("regression", "quantile and interval")
-        if not 0 < q < 1:
+        if not isinstance(q, numbers.Real) or not 0 < q < 1:
             refuse("q", q, "be between 0 and 1")
-        values = self._by_rows(partial(_quantile, jnp.asarray(float(q))))
+        values = self._by_rows(partial(_quantile, np.float64(q)))
         return self._like_y(values)
 
+    @double_precision
     def cdf(self, y: Any) -> np.ndarray:
         """Probability of a new observation at or below y (its PIT value)."""
         self._need("regression", "cdf")
-        y = self._target.likelihood.check(np.asarray(y))
-        return self._like_y(self._by_rows(_cdf, self._target.batch((self._x, y)).y))
+        return self._like_y(self._by_rows(_cdf, self._observed(y)))
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
@@ -131,6 +130,13 @@ class Predictive:
         return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
 
     # How it is computed
+
+    def _observed(self, y: Any) -> Array:
+        """Observations at the rows of x, in the form the likelihood takes."""
+        y = self._target.likelihood.check(np.asarray(y))
+        if len(y) != self.num_rows:
+            refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
+        return self._target.batch((self._x, y)).y
 
     def _chunks(self, *more: Array):
         """Chunks of rows of one size, the last one padded by repeating its last row."""

@@ -34,12 +34,14 @@ def hyper(
     most: float | None = None,
     choices: Sequence[str] | None = None,
     optional: bool = False,
+    real: bool = False,
     free: bool = False,
 ) -> Any:
     """A documented, checked hyper-parameter.
 
     Floats are dynamic; ints, strings, flags and whatever is `free` (functions, mappings) are
-    static. `optional` also allows None.
+    static. `optional` also allows None; `real` says that a number whose default is None is not
+    a count.
     """
     dynamic = isinstance(default, float)
     check = {
@@ -49,6 +51,7 @@ def hyper(
         "most": most,
         "choices": choices,
         "optional": optional,
+        "real": real,
         "free": free,
     }
     return eqx.field(
@@ -71,13 +74,14 @@ class Algorithm(eqx.Module):
     takes_minibatches: ClassVar[bool] = True
     has_lower_bound: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
+    auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         lines = [
             f"    {key}: {value.metadata['doc']} (default {value.metadata['default']!r})"
-            for key, value in vars(cls).items()
-            if isinstance(value, dataclasses.Field) and "doc" in value.metadata
+            for key, value in _declared(cls).items()
+            if "doc" in value.metadata
         ]
         if lines and cls.__doc__:
             cls.__doc__ = cls.__doc__.rstrip() + "\n\n    Parameters:\n" + "\n".join(lines) + "\n"
@@ -88,10 +92,14 @@ class Algorithm(eqx.Module):
                 check_hyper(field.name, getattr(self, field.name), field.metadata)
 
     def warm_start(self) -> Algorithm | None:
-        """The algorithm whose result this one starts from; None to start from the network."""
+        """The algorithm whose result this one starts from; None to start from the network.
+
+        The noise scale is held while the mode is sought: the joint mode of weights and noise of a
+        network with more weights than rows is an interpolation without noise, far from the bulk.
+        """
         from bayeslearn.algorithms.map import MAP
 
-        return MAP()
+        return MAP(learn_noise=False)
 
     def init(self, key: Array, target: Target, params: PyTree) -> Any:
         raise NotImplementedError
@@ -104,6 +112,12 @@ class Algorithm(eqx.Module):
 
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
         raise NotImplementedError
+
+
+def _declared(cls: type) -> dict[str, dataclasses.Field]:
+    """Fields of this class and of the abstract ones above it, before the dataclass is made."""
+    found = dict(getattr(cls, "__dataclass_fields__", {}))
+    return found | {k: v for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)}
 
 
 def hyper_parameters(algorithm: Algorithm | type[Algorithm]) -> dict[str, dict[str, Any]]:
@@ -127,7 +141,7 @@ def check_hyper(name: str, value: Any, metadata: Any) -> None:
         if not isinstance(value, str):
             refuse(name, value, "be a string")
         return
-    whole = isinstance(default, int) or (default is None)
+    whole = isinstance(default, int) or (default is None and not check["real"])
     number = np.asarray(value)
     if number.dtype == bool or not np.issubdtype(number.dtype, np.number) or number.ndim:
         refuse(name, value, "be a whole number" if whole else "be a number")

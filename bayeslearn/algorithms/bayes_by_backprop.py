@@ -33,9 +33,15 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
+START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
+
+
+AVERAGED = 100  # steps over which the returned zeta is averaged
+
 
 class BayesByBackpropState(NamedTuple):
     zeta: PyTree  # {"mean", "rho"}, or the user's q itself
+    average: PyTree  # of the last zetas: what is returned, without the noise of single steps
     optimizer_state: Any
     count: Array
 
@@ -67,7 +73,7 @@ class BayesByBackprop(Algorithm):
     title: ClassVar[str] = "mean-field (or any reparametrised) q by backpropagation"
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
-    learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
+    learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(4, "draws of the weights per step", least=1)
@@ -97,9 +103,11 @@ class BayesByBackprop(Algorithm):
             zeta = self.q(params)
         else:
             prec = starting_prec(key, target, params, target.data)
-            rho = jax.tree.map(lambda p: softplus_inverse(1.0 / jnp.sqrt(p)), prec)
+            rho = jax.tree.map(lambda p: softplus_inverse(START_SHRINK / jnp.sqrt(p)), prec)
             zeta = {"mean": params, "rho": rho}
-        return BayesByBackpropState(zeta, self._optimizer().init(zeta), jnp.zeros((), jnp.int32))
+        return BayesByBackpropState(
+            zeta, zeta, self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
+        )
 
     def family(self, zeta: PyTree) -> Any:
         """q(w | zeta)."""
@@ -129,7 +137,11 @@ class BayesByBackprop(Algorithm):
             gradient, state.optimizer_state, state.zeta
         )
         zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
-        return BayesByBackpropState(zeta, optimizer_state, state.count + 1), info
+        newest = jnp.maximum(1.0 / AVERAGED, 1.0 / (1.0 + state.count))
+        average = jax.tree.map(
+            lambda a, z: a + (newest * (z - a)).astype(a.dtype), state.average, zeta
+        )
+        return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
 
     def _draw(self, key: Array, q: Any) -> PyTree:
         if self.q is not None or not self.antithetic or self.num_draws == 1:
@@ -148,4 +160,4 @@ class BayesByBackprop(Algorithm):
     def approximation(
         self, target: Target, state: BayesByBackpropState, draws: PyTree | None = None
     ) -> Any:
-        return self.family(state.zeta)
+        return self.family(state.average)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.block import BlockGaussian
+from bayeslearn.families.full import FullGaussian
+from bayeslearn.geometry import natural as coordinates
+from bayeslearn.geometry.natural import Expectation, Natural
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
@@ -37,6 +43,9 @@ class DiagonalGaussian(eqx.Module):
         tree.check_dense(tree.size(self.mean), "`prec`, which holds the same numbers")
         return jnp.diag(tree.ravel(self.prec))
 
+    def to_full(self) -> FullGaussian:
+        return FullGaussian.from_std(self.mean, self.std)
+
     def transform(self, noise: PyTree) -> PyTree:
         """w = mean + std * noise (the reparametrisation)."""
         return jax.tree.map(lambda m, s, e: m + s * e, self.mean, self.std, noise)
@@ -60,10 +69,73 @@ class DiagonalGaussian(eqx.Module):
 
     @double_precision
     def kl(self, other: Any) -> Array:
-        """KL(self || other) for another independent Gaussian (also a `GaussianPrior`)."""
+        """KL(self || other) for any Gaussian: also a `GaussianPrior`."""
+        if isinstance(other, BlockGaussian):
+            return BlockGaussian.from_std(self.mean, self.std, other.groups).kl(other)
+        if isinstance(other, FullGaussian):
+            return self.to_full().kl(other)
+        if not hasattr(other, "prec"):
+            refuse("other", Shown(f"a {type(other).__name__}"), "be a Gaussian")
 
         def term(m: Array, s: Array, m0: Array, p0: Array) -> Array:
             m0, p0 = jnp.asarray(m0, m.dtype), jnp.asarray(p0, m.dtype)
             return 0.5 * (p0 * (s**2 + (m - m0) ** 2) - 1.0 - jnp.log(p0 * s**2))
 
         return tree.total(jax.tree.map(term, self.mean, self.std, other.mean, other.prec))
+
+    @double_precision
+    def natural(self) -> Natural:
+        """(prec * mean, -prec / 2), each a pytree; see `geometry.natural`."""
+        return Natural(
+            *_leafwise(coordinates.natural_from_mean_prec_diagonal, self.mean, self.prec)
+        )
+
+    @classmethod
+    @double_precision
+    def from_natural(cls, natural: Natural, like: PyTree | None = None) -> DiagonalGaussian:
+        """`like` is for callers that serve every family: here the pytrees speak for themselves."""
+        mean, prec = _leafwise(
+            lambda *pair: coordinates.mean_prec_from_natural_diagonal(Natural(*pair)), *natural
+        )
+        return cls(mean, jax.tree.map(lambda p: 1.0 / jnp.sqrt(p), prec))
+
+    @double_precision
+    def expectation(self) -> Expectation:
+        """(mean, std^2 + mean^2), each a pytree; see `geometry.natural`."""
+        var = jax.tree.map(lambda s: s**2, self.std)
+        return Expectation(
+            *_leafwise(coordinates.expectation_from_mean_cov_diagonal, self.mean, var)
+        )
+
+    @classmethod
+    @double_precision
+    def from_expectation(
+        cls, expectation: Expectation, like: PyTree | None = None
+    ) -> DiagonalGaussian:
+        mean, var = _leafwise(
+            lambda *pair: coordinates.mean_cov_from_expectation_diagonal(Expectation(*pair)),
+            *expectation,
+        )
+        return cls(mean, jax.tree.map(jnp.sqrt, var))
+
+    @double_precision
+    def unconstrained(self) -> dict[str, PyTree]:
+        """Numbers free to move: "mean" and "log_std", each a pytree."""
+        return {"mean": self.mean, "log_std": jax.tree.map(jnp.log, self.std)}
+
+    @classmethod
+    @double_precision
+    def from_unconstrained(
+        cls, values: dict[str, PyTree], like: PyTree | None = None
+    ) -> DiagonalGaussian:
+        return cls(values["mean"], jax.tree.map(jnp.exp, values["log_std"]))
+
+
+def _leafwise(
+    function: Callable[..., tuple[Array, Array]], first: PyTree, second: PyTree
+) -> tuple[PyTree, PyTree]:
+    """The two results of `function` at each pair of leaves, as two pytrees."""
+    pairs = list(map(function, jax.tree.leaves(first), jax.tree.leaves(second)))
+    structure = jax.tree.structure(first)
+    one, two = ([pair[i] for pair in pairs] for i in (0, 1))
+    return jax.tree.unflatten(structure, one), jax.tree.unflatten(structure, two)

@@ -1,0 +1,164 @@
+"""What NGVI, VON, QBVI, MGVB and EMGVB share: a frame, a start, guards, a step size.
+
+Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), fed by an estimator
+(`gradients.whitened`). Guards, on by default and counted in Info:
+
+    warm start     the mode, with the Laplace precision there
+    share of draws the step is shortened by S / (S + k), k the largest block: S draws in k
+                   dimensions have that much to say about its covariance
+    trust region   eigenvalues of the covariance step in [-radius, radius], the mean step at most
+                   radius standard deviations (root mean square over weights)
+
+`guards=False` gives the bare update of the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.errors import refuse
+from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, make_groups
+from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Spectrum
+from bayeslearn.gradients import curvature
+from bayeslearn.gradients.whitened import Whitened, estimate
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+COVARIANCES = ("full", "block", "diagonal")
+GRADIENTS = ("reparam", "score")
+RADIUS = 0.5
+START_SHRINK = 0.5  # the start's spread in Laplace standard deviations
+
+
+class GaussianState(NamedTuple):
+    frame: Any
+    momentum: Any  # (mean, covariance) in the frame; empty without momentum
+    count: Array
+
+
+class GaussianInfo(NamedTuple):
+    elbo: Array
+    nll: Array
+    clipped: Array  # 1 if the trust region acted
+    largest: Array  # largest eigenvalue of the covariance step before it
+
+
+def start_frame(
+    key: Array, target: Target, params: PyTree, covariance: str, block: Any, shrink: float
+) -> Any:
+    """The frame of the Laplace approximation at `params`, its spread times `shrink`."""
+    if covariance == "diagonal":
+        prec = curvature.starting_prec(key, target, params, target.data)
+        return DiagonalFrame.start(params, jax.tree.map(lambda p: p / shrink**2, prec))
+    params = tree.double(params)
+    size = tree.size(params)
+    if covariance == "full":
+        tree.check_dense(size, 'covariance="block" or "diagonal"')
+        groups: Any = (tuple(range(len(jax.tree.leaves(params)))),)
+    else:
+        groups = make_groups(params, block if isinstance(block, str) else dict(block))
+        leaves = jax.tree.leaves(params)
+        largest = max(sum(leaves[i].size for i in group) for group in groups)
+        tree.check_dense(largest, 'covariance="diagonal", or smaller blocks')
+    precisions = curvature.starting_blocks(key, target, params, target.data, groups)
+    return BlockFrame.start(params, tuple(p / shrink**2 for p in precisions), groups)
+
+
+def to_family(frame: Any, covariance: str) -> Any:
+    if covariance == "diagonal":
+        return DiagonalGaussian(frame.mean, frame.std)
+    if covariance == "full":
+        return FullGaussian(frame.mean, frame.factors[0])
+    return BlockGaussian(frame.mean, frame.factors, frame.groups)
+
+
+def step_share(frame: Any, num_draws: int, gradient: str, guards: bool) -> float:
+    """S / (S + k) for sampled covariance gradients, 1 for curvature and without guards."""
+    if not guards or gradient not in GRADIENTS or frame.size == 1:
+        return 1.0
+    return num_draws / (num_draws + frame.size)
+
+
+def hold_spectrum(spectrum: Spectrum, guards: bool) -> tuple[Spectrum, Array, Array]:
+    """The covariance step inside the trust region: step, acted, largest eigenvalue."""
+    held, largest = spectrum.clipped(RADIUS)
+    if not guards:
+        return spectrum, jnp.zeros((), bool), largest
+    return held, largest > RADIUS, largest
+
+
+def hold_mean(step: PyTree, guards: bool) -> tuple[PyTree, Array]:
+    """The mean step inside the trust region, in standard deviations of q."""
+    if not guards:
+        return step, jnp.zeros((), bool)
+    squares = tree.total(jax.tree.map(lambda s: s**2, step))
+    size = jnp.sqrt(squares / tree.size(step))
+    factor = jnp.where(size > RADIUS, RADIUS / jnp.maximum(size, RADIUS), 1.0)
+    return jax.tree.map(lambda s: s * factor.astype(s.dtype), step), size > RADIUS
+
+
+def check_gradient(gradient: str, covariance: str) -> None:
+    kinds = curvature.DIAGONAL_KINDS if covariance == "diagonal" else curvature.BLOCK_KINDS
+    if gradient not in (*GRADIENTS, *kinds):
+        refuse(
+            "gradient",
+            gradient,
+            f"be one of {', '.join(map(repr, (*GRADIENTS, *kinds)))} for a {covariance} covariance",
+        )
+
+
+class GaussianVI(Algorithm):
+    """Base of the methods that move a Gaussian in its own frame (abstract)."""
+
+    shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
+
+    learning_rate: float = hyper(0.5, "share of the natural step that is taken", above=0)
+    decay_steps: float = hyper(100.0, "steps after which the step size begins to fall", above=0)
+    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
+    num_draws: int = hyper(16, "draws of the weights per step", least=2)
+    covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
+    block: Any = hyper(
+        "layer",
+        'what a block is: "leaf", "layer", or a mapping from names to lists of name patterns',
+        free=True,
+    )
+    gradient: str = hyper(
+        "reparam", "estimator: reparam, score, or a kind of curvature (hessian, gauss-newton, ...)"
+    )
+    guards: bool = hyper(True, "hold steps inside a trust region; False: the bare update")
+
+    def __check_init__(self) -> None:
+        check_gradient(self.gradient, self.covariance)
+
+    def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
+        frame = start_frame(key, target, params, self.covariance, self.block, START_SHRINK)
+        return GaussianState(frame, (), jnp.zeros((), jnp.int32))
+
+    def rate(self, state: GaussianState) -> Array:
+        """Step size at this count, shortened to what the draws can tell."""
+        share = step_share(state.frame, self.num_draws, self.gradient, self.guards)
+        elapsed = 1.0 + share * state.count / self.decay_steps
+        return share * self.learning_rate / elapsed**self.power
+
+    def estimate(
+        self, key: Array, target: Target, state: GaussianState, batch: Batch | None, **options: Any
+    ) -> Whitened:
+        return estimate(
+            key,
+            target,
+            state.frame,
+            batch,
+            gradient=self.gradient,
+            num_draws=self.num_draws,
+            **options,
+        )
+
+    def approximation(
+        self, target: Target, state: GaussianState, draws: PyTree | None = None
+    ) -> Any:
+        return to_family(state.frame, self.covariance)

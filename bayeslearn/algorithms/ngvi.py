@@ -1,0 +1,79 @@
+"""Natural-gradient variational inference (survey section 7; Khan and Lin 2017).
+
+A step in the natural parameters of the Gaussian, along the gradient in its expectation
+parameters (grad_mean and grad_cov of the lower bound):
+
+    prec <- prec - 2 beta grad_cov
+    mean <- mean + beta cov_new grad_mean
+
+In the frame (`geometry.frame`), with G = C^T grad_cov C and g = C^T grad_mean, that is
+prec <- C^-T (I + B) C^-1, B = -2 beta G, and mean <- mean + beta C (I + B)^-1 g. With beta = 1
+it solves a conjugate model in one step. `mean_step="old"` takes the old covariance in the mean's
+step, the form in the coordinates (mean, precision).
+
+Differs from the survey: the precision's update (errata 64), and which covariance is exact in the
+mean's step (errata 66).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.gaussian import (
+    GaussianInfo,
+    GaussianState,
+    GaussianVI,
+    hold_mean,
+    hold_spectrum,
+)
+from bayeslearn.geometry.frame import Spectrum
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+
+def natural_step(
+    frame: object,
+    mean_gradient: PyTree,
+    cov_gradient: Spectrum,
+    beta: Array,
+    is_new: bool,
+    guards: bool,
+) -> tuple[object, Array, Array]:
+    """One step in natural parameters: new frame, whether a guard acted, largest eigenvalue."""
+    step, clipped, largest = hold_spectrum(cov_gradient.scaled(-2.0 * beta), guards)
+    move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, mean_gradient)
+    if is_new:
+        move = frame.apply(step, lambda b: 1.0 / (1.0 + b), move)  # type: ignore[attr-defined]
+    move, shortened = hold_mean(move, guards)
+    new = frame.move(move, step, lambda b: 1.0 / jnp.sqrt(1.0 + b))  # type: ignore[attr-defined]
+    return new, clipped | shortened, largest
+
+
+class NGVI(GaussianVI):
+    """Natural-gradient VI in natural parameters, for full, block or diagonal covariance."""
+
+    name: ClassVar[str] = "ngvi"
+    title: ClassVar[str] = "natural-gradient VI"
+
+    mean_step: str = hyper(
+        "new", "covariance in the mean's step: new (exact) or old", choices=("new", "old")
+    )
+
+    def step(
+        self, key: Array, target: Target, state: GaussianState, batch: Batch | None
+    ) -> tuple[GaussianState, GaussianInfo]:
+        told = self.estimate(key, target, state, batch)
+        frame, acted, largest = natural_step(
+            state.frame,
+            told.mean,
+            told.cov,
+            self.rate(state),
+            is_new=self.mean_step == "new",
+            guards=self.guards,
+        )
+        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        return GaussianState(frame, (), state.count + 1), info

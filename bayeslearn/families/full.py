@@ -1,0 +1,200 @@
+r"""The Gaussian with a full covariance, held by any square root of it.
+
+    q(w) = N(mean, C C^T),   w = mean + C eps,   eps ~ N(0, I)
+
+`factor` is C, square and not necessarily triangular: a moving frame (algorithms.md 16b) has a
+general one, and every C O with O orthogonal means the same q. With z = C^-1 (w - mean):
+
+    log q(w)  = -|z|^2 / 2 - log|det C| - k/2 log(2 pi)
+    entropy   = k/2 log(2 pi e) + log|det C|
+    KL(q, p)  = (|C_p^-1 C|_F^2 + |C_p^-1 (mean - mean_p)|^2 - k) / 2 + log|det C_p| - log|det C|
+
+Weights are put into one vector here and in `block`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.errors import Shown, refuse
+from bayeslearn.geometry import natural as coordinates
+from bayeslearn.geometry.natural import Expectation, Natural
+from bayeslearn.precision import double_precision
+from bayeslearn.priors import GaussianPrior
+from bayeslearn.tree import Array, PyTree
+
+
+class FullGaussian(eqx.Module):
+    """q(w) = N(mean, factor factor^T); `mean` is a pytree like the parameters, `factor` (k, k)."""
+
+    mean: PyTree
+    factor: Array
+
+    def __check_init__(self) -> None:
+        k = tree.size(self.mean)
+        if jnp.shape(self.factor) != (k, k):
+            refuse("factor", Shown(f"shape {jnp.shape(self.factor)}"), f"be ({k}, {k}), as `mean`")
+
+    @classmethod
+    @double_precision
+    def from_cov(cls, mean: PyTree, cov: Array) -> FullGaussian:
+        return cls(tree.double(mean), _cholesky(cov, "cov"))
+
+    @classmethod
+    @double_precision
+    def from_prec(cls, mean: PyTree, prec: Array) -> FullGaussian:
+        """P = L L^T gives C = L^-T, without inverting P."""
+        lower = _cholesky(prec, "prec")
+        eye = jnp.eye(lower.shape[0], dtype=lower.dtype)
+        factor = jax.scipy.linalg.solve_triangular(lower, eye, trans="T", lower=True)
+        return cls(tree.double(mean), factor)
+
+    @classmethod
+    @double_precision
+    def from_std(cls, mean: PyTree, std: PyTree) -> FullGaussian:
+        """Independent weights to start from; `std` is a number, or a pytree like `mean`."""
+        tree.check_dense(tree.size(mean), "a block or diagonal Gaussian")
+        return cls(tree.double(mean), jnp.diag(tree.ravel(spread(std, mean))))
+
+    @property
+    @double_precision
+    def std(self) -> PyTree:
+        return tree.unraveler(self.mean)(jnp.sqrt(self._var()))
+
+    @double_precision
+    def mean_vector(self) -> Array:
+        return tree.ravel(tree.double(self.mean))
+
+    @double_precision
+    def cov_matrix(self) -> Array:
+        return self.factor @ self.factor.T
+
+    @double_precision
+    def prec_matrix(self) -> Array:
+        root = jnp.linalg.inv(self.factor)
+        return root.T @ root
+
+    @double_precision
+    def cholesky(self) -> Array:
+        """The lower-triangular factor with a positive diagonal.
+
+        From C^T = Q R as R^T: forming C C^T first would square its condition number.
+        """
+        upper = jnp.linalg.qr(self.factor.T, mode="r")
+        return upper.T * jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)
+
+    def to_full(self) -> FullGaussian:
+        return self
+
+    @double_precision
+    def transform(self, noise: PyTree) -> PyTree:
+        """w = mean + C noise; noise is a vector (k,), or a pytree like the parameters."""
+        vector = self.mean_vector() + self.factor @ tree.ravel(tree.double(noise))
+        values = tree.unraveler(self.mean)(vector)
+        return jax.tree.map(lambda w, m: w.astype(jnp.result_type(m)), values, self.mean)
+
+    @double_precision
+    def sample(self, key: Array, num: int) -> PyTree:
+        return jax.vmap(self.transform)(tree.normal_like(key, self.mean, num))
+
+    @double_precision
+    def log_prob(self, params: PyTree) -> Array:
+        z = self._whiten(tree.ravel(tree.double(params)) - self.mean_vector())
+        return -0.5 * (z @ z) - self._log_det() - 0.5 * len(z) * jnp.log(2 * jnp.pi)
+
+    @double_precision
+    def entropy(self) -> Array:
+        return 0.5 * self.factor.shape[0] * jnp.log(2 * jnp.pi * jnp.e) + self._log_det()
+
+    @double_precision
+    def kl(self, other: Any) -> Array:
+        """KL(self || other) for any Gaussian: also a `GaussianPrior`."""
+        if hasattr(other, "prec"):
+            mean, prec = map(tree.ravel, as_prior(other).broadcast(tree.double(self.mean)))
+            square = prec @ (self._var() + (self.mean_vector() - mean) ** 2)
+            log_det_other = -0.5 * jnp.sum(jnp.log(prec))
+        elif hasattr(other, "to_full"):
+            full = other.to_full()
+            shift = self.mean_vector() - full.mean_vector()
+            square = jnp.sum(full._whiten(jnp.column_stack([self.factor, shift])) ** 2)
+            log_det_other = full._log_det()
+        else:
+            refuse("other", Shown(f"a {type(other).__name__}"), "be a Gaussian")
+        return 0.5 * (square - self.factor.shape[0]) + log_det_other - self._log_det()
+
+    @double_precision
+    def natural(self) -> Natural:
+        """(P mean, -P/2) as a vector and a matrix; see `geometry.natural`."""
+        return coordinates.natural_from_mean_prec(self.mean_vector(), self.prec_matrix())
+
+    @classmethod
+    @double_precision
+    def from_natural(cls, natural: Natural, like: PyTree) -> FullGaussian:
+        mean, prec = coordinates.mean_prec_from_natural(natural)
+        return cls.from_prec(tree.unraveler(like)(mean), prec)
+
+    @double_precision
+    def expectation(self) -> Expectation:
+        """(E w, E w w^T) as a vector and a matrix; see `geometry.natural`."""
+        return coordinates.expectation_from_mean_cov(self.mean_vector(), self.cov_matrix())
+
+    @classmethod
+    @double_precision
+    def from_expectation(cls, expectation: Expectation, like: PyTree) -> FullGaussian:
+        mean, cov = coordinates.mean_cov_from_expectation(expectation)
+        return cls.from_cov(tree.unraveler(like)(mean), cov)
+
+    @double_precision
+    def unconstrained(self) -> dict[str, Array]:
+        """Numbers free to move: "mean" (k,) and "log_cholesky" (k (k + 1) / 2,).
+
+        The second is the lower triangle of `cholesky()`, row by row, with the logarithms of its
+        diagonal: minimal coordinates, so that their Fisher matrix is not singular.
+        """
+        lower = self.cholesky()
+        log_cholesky = jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
+        return {"mean": self.mean_vector(), "log_cholesky": coordinates.vech(log_cholesky)}
+
+    @classmethod
+    @double_precision
+    def from_unconstrained(cls, values: dict[str, Array], like: PyTree) -> FullGaussian:
+        log_cholesky = coordinates.unvech(jnp.asarray(values["log_cholesky"]))
+        factor = jnp.tril(log_cholesky, -1) + jnp.diag(jnp.exp(jnp.diagonal(log_cholesky)))
+        return cls(tree.unraveler(like)(jnp.asarray(values["mean"])), factor)
+
+    def _var(self) -> Array:
+        return jnp.sum(jnp.asarray(self.factor) ** 2, axis=1)
+
+    def _whiten(self, values: Array) -> Array:
+        return jnp.linalg.solve(self.factor, values)
+
+    def _log_det(self) -> Array:
+        return jnp.linalg.slogdet(self.factor).logabsdet
+
+
+def as_prior(other: Any) -> GaussianPrior:
+    """Any independent Gaussian by its mean and precision."""
+    return GaussianPrior(other.mean, other.prec)
+
+
+def spread(std: PyTree, mean: PyTree) -> PyTree:
+    """A number, or leaves that broadcast to those of `mean`, as a float64 tree like `mean`."""
+    if jax.tree_util.all_leaves([std]):
+        std = jax.tree.map(lambda _: std, mean)
+    return jax.tree.map(
+        lambda m, s: jnp.broadcast_to(jnp.asarray(s, jnp.float64), jnp.shape(m)), mean, std
+    )
+
+
+def _cholesky(matrix: Array, argument: str) -> Array:
+    lower = jnp.linalg.cholesky(jnp.asarray(matrix, jnp.float64))
+    # under a trace there is no number to look at, and the caller's guards catch the NaN
+    if not isinstance(lower, jax.core.Tracer) and not np.all(np.isfinite(lower)):
+        refuse(argument, Shown("one that is not"), "be a positive definite matrix")
+    return lower

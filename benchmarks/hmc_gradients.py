@@ -1,0 +1,134 @@
+"""HMC's gradients per second, as a share of a bare loop of the same gradients.
+
+    python benchmarks/hmc_gradients.py [--repeats 20]
+
+The problem: a 13-50-1 tanh network with learned noise, 455 synthetic rows, one chain, 32 leapfrog
+steps. `bl.fit` calls back after every chunk of 50 draws; what is timed is the wall time of such a
+chunk after warm-up, with all that `fit` does around the compiled call, and without compiling. In
+the callback the bare loop runs: as many `value_and_grad` of the same log-joint, at float64
+positions that move a little each time. So the two alternate within one run and share the
+machine's moods. The ratio is the median over these pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+
+import jax
+import numpy as np
+
+import bayeslearn as bl
+from bayeslearn import tree
+
+ROWS, INPUTS, HIDDEN, LEAPFROG, DRAWS, WARMUP = 455, 13, 50, 32, 50, 200
+
+
+def make_target() -> tuple[bl.Target, dict]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, INPUTS))
+    y = np.sin(x[:, 0]) + 0.5 * x[:, 1] + 0.3 * rng.normal(size=ROWS)
+    model = bl.Model(
+        bl.networks.MLP([HIDDEN]), bl.likelihoods.Gaussian(), bl.priors.Normal(scale=0.3)
+    )
+    return model.bind((x, y), jax.random.key(0))
+
+
+@jax.jit
+def bare_loop(target: bl.Target, params: dict, count: int) -> tuple[dict, jax.Array]:
+    """`count` gradients; each moves the position, so that none can be left out."""
+
+    def one(_: int, carry: tuple) -> tuple:
+        params, _ = carry
+        log_joint, gradient = jax.value_and_grad(target.log_joint)(params)
+        return jax.tree.map(lambda w, g: w + 1e-9 * g, params, gradient), log_joint
+
+    return jax.lax.fori_loop(0, count, one, (params, jax.numpy.zeros((), "float64")))
+
+
+def measure(repeats: int) -> dict:
+    target, params = make_target()
+    with jax.enable_x64(True):
+        position = tree.double(params)
+        jax.block_until_ready(bare_loop(target, position, 1))
+
+    count = DRAWS * LEAPFROG
+    chunk_seconds: list[float] = []
+    bare_seconds: list[float] = []
+    resumed = 0.0
+
+    def between_chunks(told) -> None:
+        nonlocal resumed
+        now = time.perf_counter()
+        if told.algorithm == "hmc" and told.step > WARMUP:
+            chunk_seconds.append(now - resumed)
+            with jax.enable_x64(True):
+                began = time.perf_counter()
+                jax.block_until_ready(bare_loop(target, position, count))
+                bare_seconds.append(time.perf_counter() - began)
+        resumed = time.perf_counter()
+
+    algorithm = bl.HMC(
+        num_leapfrog=LEAPFROG, jitter=0.05, num_warmup=WARMUP, num_samples=DRAWS * repeats
+    )
+    posterior = bl.fit(
+        target,
+        algorithm,
+        seed=0,
+        params=params,
+        num_chains=1,
+        progress=False,
+        chunk_size=DRAWS,
+        callback=between_chunks,
+    )
+    gradients = posterior.trace["num_gradients"][0].reshape(repeats, DRAWS).sum(axis=1)
+    hmc = [n / s for n, s in zip(gradients, chunk_seconds, strict=True)]
+    bare = [count / s for s in bare_seconds]
+    ratios = [h / b for h, b in zip(hmc, bare, strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4)
+    return {
+        "benchmark": "hmc_gradients",
+        "ratio": round(statistics.median(ratios), 4),
+        "ratio_quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "hmc_gradients_per_second": round(statistics.median(hmc)),
+        "bare_gradients_per_second": round(statistics.median(bare)),
+        "acceptance": round(float(posterior.trace["acceptance"].mean()), 3),
+        "repeats": repeats,
+        "gradients_per_repeat": count,
+    }
+
+
+def environment() -> dict:
+    device = jax.devices()[0]
+    return {
+        "bayeslearn": bl.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": f"{device.platform} {device.device_kind}",
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=20, help="pairs of chunks (default 20)")
+    repeats = parser.parse_args().repeats
+    if repeats < 2:
+        parser.error("--repeats must be at least 2")
+    before = environment()
+    result = measure(repeats)
+    print(
+        f"HMC does {result['hmc_gradients_per_second']} gradients/s, a bare loop"
+        f" {result['bare_gradients_per_second']}: ratio {result['ratio']:.3f} (goal: at least 0.9)"
+    )
+    print(json.dumps(result | before))
+
+
+if __name__ == "__main__":
+    main()

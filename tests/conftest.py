@@ -1,0 +1,87 @@
+"""Common ground of the tests: precision, keys, and which slow tests run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import jax
+import pytest
+
+SLOW_PARTS = 4
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--slow",
+        choices=("none", "rotate", "all"),
+        default="rotate",
+        help="which slow tests to run: none, one rotating part (default), or all",
+    )
+
+
+def _part() -> int:
+    """Which part of the slow tests is due: BAYESLEARN_SLOW_PART, else the number of commits."""
+    if "BAYESLEARN_SLOW_PART" in os.environ:
+        return int(os.environ["BAYESLEARN_SLOW_PART"]) % SLOW_PARTS
+    counted = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return int(counted.stdout.strip() or 0) % SLOW_PARTS
+
+
+def pytest_report_header(config):
+    if config.getoption("--slow") == "rotate":
+        return f"slow tests: part {_part()} of {SLOW_PARTS} (BAYESLEARN_SLOW_PART={_part()})"
+    return f"slow tests: {config.getoption('--slow')}"
+
+
+def pytest_collection_modifyitems(config, items):
+    wanted = config.getoption("--slow")
+    if wanted == "all":
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    part = _part()
+    chosen = {id(t) for i, t in enumerate(slow) if wanted == "rotate" and i % SLOW_PARTS == part}
+    left_out = [item for item in slow if id(item) not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = {id(item) for item in left_out}
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+@pytest.fixture
+def x64():
+    """64-bit types allowed, as inside `fit`."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def key():
+    """A fixed key; BAYESLEARN_SEED changes it."""
+    return jax.random.key(int(os.environ.get("BAYESLEARN_SEED", "0")))
+
+
+@pytest.fixture
+def compiles():
+    """`with compiles() as seen:` lists what XLA compiled inside the block."""
+    import contextlib
+
+    from jax import monitoring
+
+    @contextlib.contextmanager
+    def watch():
+        seen = []
+
+        def listen(event, duration, **details):
+            if event == "/jax/core/compile/backend_compile_duration":
+                seen.append(details.get("fun_name", "?"))
+
+        monitoring.register_event_duration_secs_listener(listen)
+        try:
+            yield seen
+        finally:
+            monitoring.unregister_event_duration_listener(listen)
+
+    return watch
