@@ -27,7 +27,7 @@ _ALGORITHMS = (
     "MetropolisHastings",
 )
 _HOMES = {
-    "fit": "bayeslearn.fit",
+    "fit": "bayeslearn.fitting",
     "Model": "bayeslearn.model",
     "Target": "bayeslearn.model",
     "Posterior": "bayeslearn.posterior",
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import DataError as DataError
     from bayeslearn.errors import DivergenceError as DivergenceError
-    from bayeslearn.fit import fit as fit
+    from bayeslearn.fitting import fit as fit
     from bayeslearn.model import Model as Model
     from bayeslearn.model import Target as Target
     from bayeslearn.posterior import MixingWarning as MixingWarning

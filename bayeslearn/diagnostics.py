@@ -151,7 +151,7 @@ def simulation_based_calibration(
     and the posterior is inferred from them. If the inference is right every rank is equally
     likely (Talts et al. 2018). `data`'s observations only fix shapes and the noise prior.
     """
-    from bayeslearn.fit import fit
+    from bayeslearn.fitting import fit
 
     if num_datasets < num_bins:
         refuse("num_datasets", num_datasets, f"be at least num_bins ({num_bins})")

@@ -310,7 +310,7 @@ def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
         shapes = jax.tree.map(lambda leaf: jnp.shape(leaf), example)
         raise ArgumentError(
             f"`network` must accept one example of shape {shapes}, but it failed:"
-            f" {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            f" {type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}."
         ) from error
     if shape != (target.likelihood.num_outputs,):
         refuse(

@@ -26,11 +26,11 @@ ROOMS = [
     {"predictive"},
     {"posterior"},
     {"batches", "progress"},
-    {"fit"},
+    {"fitting"},
     {"diagnostics", "metrics"},
 ]
 # Methods that import ahead when called, so that a posterior can update and diagnose itself.
-AHEAD = {("posterior", "diagnostics"), ("posterior", "fit")}
+AHEAD = {("posterior", "diagnostics"), ("posterior", "fitting")}
 
 
 def room_of(module: str) -> int:
@@ -43,7 +43,11 @@ def room_of(module: str) -> int:
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bayeslearn"):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("bayeslearn")
+        ):
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):

@@ -26,6 +26,7 @@ SAMPLERS = {
     "mh-full": bl.MetropolisHastings(num_warmup=2000, num_samples=3000),
     "mh-diagonal": bl.MetropolisHastings(num_warmup=2000, num_samples=3000, covariance="diagonal"),
 }
+SLOW = {"hmc-identity", "mh-diagonal"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,10 @@ def problem():
     return problems.regression()
 
 
-@pytest.fixture(scope="module", params=list(SAMPLERS))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SAMPLERS],
+)
 def drawn(request, problem):
     """Draws (chains, draws, weights). A MixingWarning would be an error here."""
     posterior = bl.fit(problem.model, SAMPLERS[request.param], (problem.x, problem.y), seed=0)

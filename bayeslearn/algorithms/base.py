@@ -1,6 +1,7 @@
 """The contract: an algorithm is a frozen dataclass of hyper-parameters with pure methods.
 
     init(key, target, params)            -> state          what the next step needs
+    init_from(key, target, q)            -> state          the same, from a warm start's q
     step(key, target, state, batch)      -> state, info    info: scalars for a person or a plot
     position(state)                      -> params         what `fit` keeps of a sampler's step
     approximation(target, state, draws)  -> family         the q it has learned, or the draws
@@ -103,6 +104,10 @@ class Algorithm(eqx.Module):
 
     def init(self, key: Array, target: Target, params: PyTree) -> Any:
         raise NotImplementedError
+
+    def init_from(self, key: Array, target: Target, q: Any) -> Any:
+        """The state at the warm start's result; methods that can also take over its spread do."""
+        return self.init(key, target, q.mean)
 
     def step(self, key: Array, target: Target, state: Any, batch: Batch | None) -> tuple[Any, Any]:
         raise NotImplementedError

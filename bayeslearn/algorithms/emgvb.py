@@ -19,7 +19,7 @@ expectation in it (errata 105), and the h form is the quieter one once a baselin
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -27,7 +27,7 @@ from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState, GaussianVI
 from bayeslearn.algorithms.mgvb import manifold_step, no_momentum, retraction
 from bayeslearn.model import Batch, Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import Array
 
 
 class EMGVB(GaussianVI):
@@ -46,10 +46,8 @@ class EMGVB(GaussianVI):
     )
     form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
 
-    def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
-        state = super().init(key, target, params)
-        memory = () if self.momentum is None else no_momentum(state.frame)
-        return state._replace(momentum=memory)
+    def first_momentum(self, frame: Any) -> Any:
+        return () if self.momentum is None else no_momentum(frame)
 
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None

@@ -3,11 +3,12 @@
 Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), fed by an estimator
 (`gradients.whitened`). Guards, on by default and counted in Info:
 
-    warm start     the mode, with the Laplace precision there
+    warm start     diagonal: the mode, with the Laplace precision there; full and block: the
+                   mean-field posterior, since the Laplace one of a network is far from it
     share of draws the step is shortened by S / (S + k), k the largest block: S draws in k
                    dimensions have that much to say about its covariance
-    trust region   eigenvalues of the covariance step in [-radius, radius], the mean step at most
-                   radius standard deviations (root mean square over weights)
+    trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], the mean step
+                   at most r standard deviations (root mean square over weights); r = 0.5
 
 `guards=False` gives the bare update of the paper.
 """
@@ -32,7 +33,7 @@ from bayeslearn.tree import Array, PyTree
 COVARIANCES = ("full", "block", "diagonal")
 GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
-START_SHRINK = 0.5  # the start's spread in Laplace standard deviations
+START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 
 
 class GaussianState(NamedTuple):
@@ -56,17 +57,32 @@ def start_frame(
         prec = curvature.starting_prec(key, target, params, target.data)
         return DiagonalFrame.start(params, jax.tree.map(lambda p: p / shrink**2, prec))
     params = tree.double(params)
-    size = tree.size(params)
-    if covariance == "full":
-        tree.check_dense(size, 'covariance="block" or "diagonal"')
-        groups: Any = (tuple(range(len(jax.tree.leaves(params)))),)
-    else:
-        groups = make_groups(params, block if isinstance(block, str) else dict(block))
-        leaves = jax.tree.leaves(params)
-        largest = max(sum(leaves[i].size for i in group) for group in groups)
-        tree.check_dense(largest, 'covariance="diagonal", or smaller blocks')
+    groups = checked_groups(params, covariance, block)
     precisions = curvature.starting_blocks(key, target, params, target.data, groups)
     return BlockFrame.start(params, tuple(p / shrink**2 for p in precisions), groups)
+
+
+def frame_from_diagonal(q: DiagonalGaussian, covariance: str, block: Any) -> Any:
+    """A frame that is the mean-field q."""
+    if covariance == "diagonal":
+        return DiagonalFrame.start(q.mean, q.prec)
+    mean, std = tree.double(q.mean), tree.double(q.std)
+    groups = checked_groups(mean, covariance, block)
+    leaves = jax.tree.leaves(std)
+    factors = tuple(jnp.diag(tree.ravel([leaves[i] for i in group])) for group in groups)
+    return BlockFrame(mean, factors, tree.total(jax.tree.map(jnp.log, std)), groups)
+
+
+def checked_groups(params: PyTree, covariance: str, block: Any) -> tuple[tuple[int, ...], ...]:
+    """Which leaves share a block; refused if a block's matrix would not fit."""
+    leaves = jax.tree.leaves(params)
+    if covariance == "full":
+        tree.check_dense(tree.size(params), 'covariance="block" or "diagonal"')
+        return (tuple(range(len(leaves))),)
+    groups = make_groups(params, block if isinstance(block, str) else dict(block))
+    largest = max(sum(leaves[i].size for i in group) for group in groups)
+    tree.check_dense(largest, 'covariance="diagonal", or smaller blocks')
+    return groups
 
 
 def to_family(frame: Any, covariance: str) -> Any:
@@ -85,8 +101,9 @@ def step_share(frame: Any, num_draws: int, gradient: str, guards: bool) -> float
 
 
 def hold_spectrum(spectrum: Spectrum, guards: bool) -> tuple[Spectrum, Array, Array]:
-    """The covariance step inside the trust region: step, acted, largest eigenvalue."""
-    held, largest = spectrum.clipped(RADIUS)
+    """The covariance step inside the trust region: step, acted, largest relative change."""
+    # The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r].
+    held, largest = spectrum.clipped(-RADIUS / (1.0 + RADIUS), RADIUS)
     if not guards:
         return spectrum, jnp.zeros((), bool), largest
     return held, largest > RADIUS, largest
@@ -117,8 +134,8 @@ class GaussianVI(Algorithm):
 
     shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
 
-    learning_rate: float = hyper(0.5, "share of the natural step that is taken", above=0)
-    decay_steps: float = hyper(100.0, "steps after which the step size begins to fall", above=0)
+    learning_rate: float = hyper(0.2, "share of the natural step that is taken", above=0)
+    decay_steps: float = hyper(300.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(16, "draws of the weights per step", least=2)
     covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
@@ -137,7 +154,25 @@ class GaussianVI(Algorithm):
 
     def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
         frame = start_frame(key, target, params, self.covariance, self.block, START_SHRINK)
-        return GaussianState(frame, (), jnp.zeros((), jnp.int32))
+        return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
+
+    def warm_start(self) -> Algorithm:
+        """A full or block covariance starts from a mean-field one, which finds the noise scale."""
+        if self.covariance == "diagonal":
+            return super().warm_start()
+        from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
+
+        return BayesByBackprop()
+
+    def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
+        if not isinstance(q, DiagonalGaussian):
+            return self.init(key, target, q.mean)
+        frame = frame_from_diagonal(q, self.covariance, self.block)
+        return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
+
+    def first_momentum(self, frame: Any) -> Any:
+        """Memory of past gradients, for the methods that have one."""
+        return ()
 
     def rate(self, state: GaussianState) -> Array:
         """Step size at this count, shortened to what the draws can tell."""

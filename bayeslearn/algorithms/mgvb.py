@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -75,14 +76,8 @@ def manifold_step(
     step, clipped, largest = hold_spectrum(spectrum.scaled(beta), guards)
     nothing = jax.tree.map(jnp.zeros_like, mean_gradient)
     moved = frame.move(nothing, step, stretch)
-    moved = type(moved)(**{**_fields(moved), "mean": new_mean})
+    moved = eqx.tree_at(lambda f: f.mean, moved, new_mean)
     return GaussianState(moved, memory, state.count + 1), clipped | shortened, largest
-
-
-def _fields(frame: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {f.name: getattr(frame, f.name) for f in dataclasses.fields(frame)}
 
 
 def no_momentum(frame: Any) -> Any:
@@ -108,10 +103,8 @@ class MGVB(GaussianVI):
     )
     form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
 
-    def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
-        state = super().init(key, target, params)
-        memory = () if self.momentum is None else no_momentum(state.frame)
-        return state._replace(momentum=memory)
+    def first_momentum(self, frame: Any) -> Any:
+        return () if self.momentum is None else no_momentum(frame)
 
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None

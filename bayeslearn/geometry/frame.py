@@ -47,15 +47,19 @@ class Spectrum(NamedTuple):
             jax.tree.map(lambda v: factor * v, self.values), self.vectors, factor * self.shift
         )
 
-    def clipped(self, radius: Any) -> tuple[Spectrum, Array]:
-        """Eigenvalues held inside [-radius, radius], and the largest before that."""
+    def clipped(self, low: float, high: float) -> tuple[Spectrum, Array]:
+        """Eigenvalues b held inside [low, high], and the largest change max(1+b, 1/(1+b)) - 1."""
+
+        def change(b: Array) -> Array:
+            grown = jnp.maximum(1.0 + b, 1e-12)
+            return jnp.max(jnp.maximum(grown, 1.0 / grown)).astype(jnp.float64) - 1.0
+
         eigenvalues = [v + self.shift.astype(v.dtype) for v in jax.tree.leaves(self.values)]
-        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(e)) for e in eigenvalues]))
-        largest = jnp.maximum(largest.astype(jnp.float64), jnp.abs(self.shift))
-        shift = jnp.clip(self.shift, -radius, radius)
+        largest = jnp.max(jnp.stack([change(e) for e in [*eigenvalues, self.shift]]))
+        shift = jnp.clip(self.shift, low, high)
 
         def hold(v: Array) -> Array:
-            held = jnp.clip(v + self.shift.astype(v.dtype), -radius, radius)
+            held = jnp.clip(v + self.shift.astype(v.dtype), low, high)
             return held - shift.astype(v.dtype)
 
         return Spectrum(jax.tree.map(hold, self.values), self.vectors, shift), largest

@@ -15,6 +15,9 @@ from bayeslearn import tree
 from bayeslearn.algorithms.bayes_by_backprop import batch_share, softplus_inverse
 from bayeslearn.errors import ArgumentError
 
+INIT = jax.jit(lambda algorithm, *args: algorithm.init(*args))
+STEP = jax.jit(lambda algorithm, *args: algorithm.step(*args))
+
 
 @pytest.fixture
 def bound(x64):
@@ -25,13 +28,13 @@ def bound(x64):
 @pytest.fixture
 def state(bound):
     target, params, _ = bound
-    return bl.BayesByBackprop().init(jax.random.key(1), target, params)
+    return INIT(bl.BayesByBackprop(), jax.random.key(1), target, params)
 
 
 def one_step(algorithm, target, params, zeta, key):
     """The change of zeta under plain SGD with rate 1, times -N: the gradient of f."""
-    state = algorithm.init(jax.random.key(1), target, params)._replace(zeta=zeta)
-    new, info = algorithm.step(key, target, state, target.data)
+    state = INIT(algorithm, jax.random.key(1), target, params)._replace(zeta=zeta)
+    new, info = STEP(algorithm, key, target, state, target.data)
     n = float(target.num_data)
     return jax.tree.map(lambda a, b: np.asarray(n * (a - b)), zeta, new.zeta), info
 
@@ -56,7 +59,7 @@ def test_single_draw_gradients_are_the_papers(bound, state):
     draw = jax.tree.map(lambda w: w[0], algorithm.family(state.zeta).sample(key_draws, 1))
     std = jax.nn.softplus(rho)
     eps = (tree.ravel(draw) - mean) / std
-    g = -tree.ravel(jax.grad(target.log_joint)(draw))
+    g = -tree.ravel(jax.jit(jax.grad(target.log_joint))(draw))
     np.testing.assert_allclose(tree.ravel(found["mean"]), g, rtol=1e-8)
     wanted = (g * eps - 1.0 / std) * jax.nn.sigmoid(rho)
     np.testing.assert_allclose(tree.ravel(found["rho"]), wanted, rtol=1e-7)
@@ -75,10 +78,10 @@ def test_every_complexity_cost_has_the_same_expected_gradient(bound, state, kl):
     """-ELBO's gradient is known: mean-field Gaussian against a quadratic. 5 standard errors."""
     target, params, problem = bound
     algorithm = plain(num_draws=4, kl=kl)
-    mean, rho = (np.asarray(tree.ravel(state.zeta[name])) for name in ("mean", "rho"))
+    rho = np.asarray(tree.ravel(state.zeta["rho"]))
     std = np.logaddexp(0, rho)
     wanted = (np.diag(problem.prec) * std - 1.0 / std) / (1 + np.exp(-rho))
-    init = algorithm.init(jax.random.key(1), target, params)._replace(zeta=state.zeta)
+    init = INIT(algorithm, jax.random.key(1), target, params)._replace(zeta=state.zeta)
 
     @jax.jit
     @jax.vmap
@@ -96,11 +99,15 @@ def test_every_complexity_cost_has_the_same_expected_gradient(bound, state, kl):
     assert (spread < 1e-9) == (kl == "closed-form")
 
 
+SHARE = jax.jit(batch_share, static_argnums=0)
+
+
 @pytest.mark.parametrize("schedule", ["uniform", "decaying"])
 def test_shares_of_the_complexity_cost_add_up(x64, schedule):
     for batches in (1, 2, 7, 100):
         counts = jnp.arange(batches, 2 * batches)
-        shares = [float(batch_share(schedule, c, jnp.asarray(float(batches)))) for c in counts]
+        shares = np.asarray(SHARE(schedule, counts, jnp.asarray(float(batches))))
+        shares = np.broadcast_to(shares, counts.shape)
         np.testing.assert_allclose(np.mean(shares), 1.0, rtol=1e-12)
         if schedule == "decaying" and batches > 1:
             np.testing.assert_allclose(shares[0] / shares[1], 2.0, rtol=1e-12)
@@ -127,40 +134,30 @@ class FullGaussian(eqx.Module):
         return -0.5 * z @ z - log_det - 0.5 * z.size * jnp.log(2 * jnp.pi)
 
 
-def test_any_reparametrised_q(compiles):
+def test_any_reparametrised_q():
     """A full covariance reaches the exact posterior, where the noise dies out (`kl="path"`)."""
     problem = problems.regression()
+    _, like = problem.model.bind((problem.x, problem.y), jax.random.key(0))
+    unravel = tree.unraveler(like)
 
     def full(params):
         mean = tree.ravel(params)
-        return FullGaussian(mean, 0.1 * jnp.eye(mean.size, dtype=mean.dtype), UNRAVEL)
+        return FullGaussian(mean, 0.1 * jnp.eye(mean.size, dtype=mean.dtype), unravel)
 
     algorithm = bl.BayesByBackprop(q=full)
-    posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0, num_steps=3000)
+    posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0)
     factor = np.tril(posterior.family.factor)
-    cov = factor @ factor.T
-    assert np.linalg.norm(cov - problem.cov) < 0.1 * np.linalg.norm(problem.cov)
-    assert np.all(np.abs(posterior.family.mean - problem.mean) < 0.1 * problem.std)
+    error = np.linalg.norm(factor @ factor.T - problem.cov)
+    assert error < 1e-3 * np.linalg.norm(problem.cov)
+    assert np.all(np.abs(posterior.family.mean - problem.mean) < 1e-3 * problem.std)
 
 
-def UNRAVEL(vector):
-    """Params of the linear model, from its four weights."""
-    target, params = _template()
-    return tree.unraveler(params)(vector)
-
-
-def _template(cache={}):  # noqa: B006
-    if not cache:
-        problem = problems.regression()
-        cache["bound"] = problem.model.bind((problem.x, problem.y), jax.random.key(0))
-    return cache["bound"]
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop", optax.adam(1e-2)])
+@pytest.mark.parametrize("optimizer", ["sgd", optax.adam(1e-2)])
 def test_any_optimiser_raises_the_bound(bound, optimizer):
     target, params, _ = bound
     algorithm = bl.BayesByBackprop(optimizer=optimizer, learning_rate=1e-3)
-    state = algorithm.init(jax.random.key(0), target, jax.tree.map(jnp.zeros_like, params))
+    params = jax.tree.map(jnp.zeros_like, params)
+    state = INIT(algorithm, jax.random.key(0), target, params)
 
     def one(state, key):
         state, info = algorithm.step(key, target, state, target.data)
@@ -173,9 +170,9 @@ def test_any_optimiser_raises_the_bound(bound, optimizer):
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ArgumentError, match='`optimizer` must .*"adam".*, got \'adamm\''):
+    with pytest.raises(ArgumentError, match=r"`optimizer` must .*adam.*, got 'adamm'"):
         bl.BayesByBackprop(optimizer="adamm")
-    with pytest.raises(ArgumentError, match="`optimizer_options` must suit optax.adam"):
+    with pytest.raises(ArgumentError, match=r"`optimizer_options` must suit optax\.adam"):
         bl.BayesByBackprop(optimizer_options={"beta": 1})
     with pytest.raises(ArgumentError, match="`kl` must be one of 'path'"):
         bl.BayesByBackprop(kl="exact")

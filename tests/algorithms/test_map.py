@@ -15,19 +15,23 @@ def problem():
     return problems.regression()
 
 
+# RMSprop moves each weight by about its step size however close the mode is.
+LAST_STEP = 0.01 / (1 + 5000 / 500) ** 0.5
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "tolerance"),
     [
-        {"optimizer": "sgd", "learning_rate": 0.1},
-        {"optimizer": "rmsprop", "learning_rate": 0.01},
-        {"optimizer": "adamw", "optimizer_options": {"weight_decay": 0.0}},
+        ({"optimizer": "sgd", "learning_rate": 0.1}, 1e-6),
+        ({"optimizer": "rmsprop", "learning_rate": 0.01}, LAST_STEP),
+        ({"optimizer": "adamw", "optimizer_options": {"weight_decay": 0.0}}, 1e-6),
     ],
-    ids=lambda options: options["optimizer"],
+    ids=["sgd", "rmsprop", "adamw"],
 )
-def test_any_optimiser_finds_the_mode(problem, options):
-    posterior = bl.fit(problem.model, bl.MAP(**options), (problem.x, problem.y), seed=0)
-    error = np.abs(posterior.family.mean_vector() - problem.mean)
-    assert np.all(error < 1e-3 * problem.std), options
+def test_any_optimiser_finds_the_mode(problem, options, tolerance):
+    algorithm = bl.MAP(**options)
+    posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0, num_steps=5000)
+    np.testing.assert_allclose(posterior.family.mean_vector(), problem.mean, rtol=0, atol=tolerance)
 
 
 def test_the_optimisers_options_count(problem):

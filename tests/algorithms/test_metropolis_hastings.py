@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,7 +88,7 @@ def test_adaptation_ends_with_warm_up():
     assert abs(posterior.trace["acceptance"].mean() - aim) < 0.1
 
 
-def test_a_symmetric_proposal_may_come_without_its_density(key):
+def test_a_symmetric_proposal_may_come_without_its_density():
     def walk(k, w):
         return w + jax.random.normal(k, w.shape)
 
@@ -103,8 +105,6 @@ def test_a_symmetric_proposal_may_come_without_its_density(key):
 
 
 def run_quietly(target, algorithm):
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bl.MixingWarning)
         return bl.fit(target, algorithm, seed=0, num_chains=2)

@@ -124,22 +124,12 @@ def fit(
     )
     if patience == "auto":
         patience = PATIENCE if num_steps == "auto" else None
-    warm = algorithm.warm_start()
-    if warm is not None:
-        warm_run = _optimise(
-            setting._replace(root=_named(root, "warm start"), callback=None, held_out=None),
-            warm,
-            start,
-            warm.auto_steps,
-            None,
-            PATIENCE,
-        )
-        start = warm.position(warm_run.state)
+    warm = _warm_start(setting, algorithm, start)
     if algorithm.is_sampler:
-        run = _sample(setting, algorithm, start, 4 if num_chains is None else int(num_chains))
+        run = _sample(setting, algorithm, start, warm, 4 if num_chains is None else int(num_chains))
     else:
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
-        run = _optimise(setting, algorithm, start, steps, eval_every, patience)
+        run = _optimise(setting, algorithm, start, warm, steps, eval_every, patience)
     posterior = Posterior(
         target=target,
         algorithm=algorithm,
@@ -151,11 +141,37 @@ def fit(
         notes=tuple(run.notes),
         seed=int(seed),
         wall_time=time.perf_counter() - began,
-        compile_time=run.compile_time + (warm_run.compile_time if warm is not None else 0.0),
+        compile_time=run.compile_time + (0.0 if warm is None else warm.compile_time),
     )
     if algorithm.is_sampler:
         posterior.warn_if_not_mixed()
     return posterior
+
+
+class _Warm(NamedTuple):
+    """What a warm start leaves to the method after it."""
+
+    q: Any
+    compile_time: float
+
+
+def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm | None:
+    """The result of the algorithm's warm start, which may have one of its own."""
+    before = algorithm.warm_start()
+    if before is None:
+        return None
+    quiet = setting._replace(root=_named(setting.root, "warm start"), callback=None, held_out=None)
+    earlier = _warm_start(quiet, before, start)
+    run = _optimise(quiet, before, start, earlier, before.auto_steps, None, PATIENCE)
+    q = before.approximation(setting.target, run.state)
+    return _Warm(q, run.compile_time + (0.0 if earlier is None else earlier.compile_time))
+
+
+def _begin(setting: _Setting, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
+    """The first state: from the warm start if there was one, else from the network."""
+    if warm is None:
+        return _init(algorithm, key, setting.target, start)
+    return _init_from(algorithm, key, setting.target, warm.q)
 
 
 class _Setting(NamedTuple):
@@ -185,6 +201,7 @@ def _optimise(
     setting: _Setting,
     algorithm: Algorithm,
     start: PyTree,
+    warm: _Warm | None,
     num_steps: int,
     eval_every: int | None,
     patience: int | None,
@@ -202,7 +219,7 @@ def _optimise(
         )
 
     timer = time.perf_counter()
-    state = _init(algorithm, _named(root, "init"), target, start)
+    state = _begin(setting, algorithm, start, warm, _named(root, "init"))
     _check_finite_start(target, state, start)
     advance = partial(_steps, target=target, key_step=key_step, key_data=key_data, length=length)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
@@ -256,10 +273,9 @@ def _optimise(
             for info in infos:
                 for name, values in info._asdict().items():
                     trace.setdefault(name, []).append(values)
-            # The same draws at every look, so that two looks differ by q and not by luck.
-            metrics = _evaluate(
-                algorithm, eval_target, state, _named(root, "evaluate"), setting.held_out
-            )
+            # New draws at every look: luck then averages out over the window.
+            key_eval = jax.random.fold_in(_named(root, "evaluate"), step)
+            metrics = _evaluate(algorithm, eval_target, state, key_eval, setting.held_out)
             metrics = {name: float(value) for name, value in metrics.items()}
             trace.setdefault("eval_step", []).append(step)
             for name, value in metrics.items():
@@ -303,7 +319,9 @@ def _optimise(
     return _Run(best.state, None, arrays, elbo, stopped, notes, compile_time)
 
 
-def _sample(setting: _Setting, algorithm: Any, start: PyTree, num_chains: int) -> _Run:
+def _sample(
+    setting: _Setting, algorithm: Any, start: PyTree, warm: _Warm | None, num_chains: int
+) -> _Run:
     """Warm-up and kept draws of all chains, spread over cores or devices."""
     target, root = setting.target, setting.root
     timer = time.perf_counter()
@@ -313,10 +331,10 @@ def _sample(setting: _Setting, algorithm: Any, start: PyTree, num_chains: int) -
     lanes = _Lanes(num_chains)
     targets = lanes.put(target)
 
-    def begin(chain: int) -> Any:
-        return _init(algorithm, _named(keys[chain], "init"), targets[chain], start)
-
-    states = [begin(chain) for chain in range(num_chains)]
+    states = [
+        jax.device_put(_begin(setting, algorithm, start, warm, _named(key, "init")), device)
+        for key, device in zip(keys, lanes.places, strict=True)
+    ]
     for state in states:
         if not bool(jnp.isfinite(state.log_density)):
             raise DivergenceError(
@@ -392,6 +410,7 @@ class _Lanes:
         self.num_chains = num_chains
         self.is_batched = self.devices[0].platform != "cpu" and len(self.devices) == 1
         self.num = 1 if self.is_batched else num_chains
+        self.places = [self.devices[c % len(self.devices)] for c in range(num_chains)]
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> _Lanes:
@@ -449,7 +468,8 @@ class _Best:
 
     def see(self, objective: float, error: float, state: Any, step: int) -> bool:
         """Whether to go on; `error` is the Monte-Carlo error of one objective."""
-        self._values.append(objective)
+        # One error below the estimate, so that a lucky early look at a poor q does not win.
+        self._values.append(objective - error)
         average = float(np.mean(self._values[-WINDOW:]))
         self._since += 1
         # A tie within the bound's own error goes to the later iterate: its steps were smaller.
@@ -457,12 +477,18 @@ class _Best:
             self.state, self.step = state, step
         if average > self._best:
             self._best, self._since = average, 0
-        return self.patience is None or self._since < self.patience
+        is_early = len(self._values) < WINDOW + (self.patience or 0)
+        return is_early or self.patience is None or self._since < self.patience
 
 
 @jax.jit
 def _init(algorithm: Any, key: Array, target: Target, params: PyTree) -> Any:
     return jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+
+
+@jax.jit
+def _init_from(algorithm: Any, key: Array, target: Target, q: Any) -> Any:
+    return jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
 
 
 @partial(jax.jit, static_argnames=("length", "batch_size"))
@@ -579,12 +605,11 @@ def _evaluate(
         log_joint = log_likelihood + target.log_prior(q.mean)
         told = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
         told["error"] = jnp.zeros((), jnp.float64)
-        draws = q.sample(key, 1)
     else:
-        draws = q.sample(key, EVAL_DRAWS)
-        told = lower_bound(target, q, draws)
+        told = lower_bound(target, q, key, EVAL_DRAWS)
         told["objective"] = told["elbo"]
     if held_out is not None:
+        draws = q.sample(key, EVAL_DRAWS if algorithm.has_lower_bound else 1)
         terms = jax.lax.map(lambda w: target.log_likelihood(w, held_out), draws)
         log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
         told["validation"] = told["objective"] = jnp.mean(log_prob)
@@ -592,16 +617,28 @@ def _evaluate(
     return told
 
 
-def lower_bound(target: Target, q: Any, draws: PyTree) -> dict[str, Array]:
-    """elbo = -nll - kl on all rows of the target, from draws of q, and its Monte-Carlo error."""
-    terms = jax.lax.map(target.scaled_log_likelihood, draws)
-    nll = -jnp.mean(terms)
-    if target.prior is not None and hasattr(q, "kl"):
-        kl = q.kl(target.prior)
+def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
+    """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
+
+    The elbo is the mean of h = log p(D, w) - log q(w), which does not vary at all where q is the
+    posterior; kl is exact for Gaussians, and nll is what is left.
+    """
+    if hasattr(q, "transform"):
+        noise = tree.normal_like(key, q.mean, num_draws)
+        draws = jax.vmap(q.transform)(noise)
+        squares = jax.vmap(lambda e: tree.total(jax.tree.map(jnp.square, e)))(noise)
+        log_q = 0.5 * (tree.size(q.mean) - squares) - q.entropy()
     else:
-        kl = jnp.mean(jax.vmap(q.log_prob)(draws) - jax.vmap(target.log_prior)(draws))
-    error = jnp.std(terms) / jnp.sqrt(len(terms))
-    return {"elbo": -nll - kl, "nll": nll, "kl": kl, "error": error}
+        draws = q.sample(key, num_draws)
+        log_q = jax.vmap(q.log_prob)(draws)
+    log_likelihood = jax.lax.map(target.scaled_log_likelihood, draws)
+    divergence = log_q - jax.vmap(target.log_prior)(draws)
+    h = log_likelihood - divergence
+    has_closed_form = target.prior is not None and hasattr(q, "kl")
+    kl = q.kl(target.prior) if has_closed_form else jnp.mean(divergence)
+    elbo = jnp.mean(h)
+    error = jnp.std(h) / jnp.sqrt(num_draws)
+    return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:

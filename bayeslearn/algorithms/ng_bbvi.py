@@ -1,0 +1,129 @@
+r"""Natural-gradient black-box variational inference (Trusheim et al. 2018; survey section 6).
+
+Draws X give the control variate, draws Y the gradient. For each factor of q, with scores
+s = grad_zeta log q and h = log p(D, theta) - log q(theta) (`gradients.score`):
+
+    a* = sum Cov_X(s h, s) / sum Var_X(s)
+    F  = mean_Y[s s^T],                 or the exact Fisher matrix      `fisher`
+    g  = (F + damping tr(F)/dim I)^-1 mean_Y[s (h - a*)]
+
+and then Adam, upwards, element by element, t from 1:
+
+    m <- beta1 m + (1 - beta1) g,       v <- beta2 v + (1 - beta2) g^2
+    zeta <- zeta + learning_rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+
+zeta holds the mean and log std, or a Cholesky factor with the logarithms of its diagonal. A
+factor of a diagonal q is one weight, with a 2 x 2 matrix F. In the frame of q, the step being
+C^-1 dmean and A in dC = C A with A lower triangular, the exact Fisher matrix is diagonal: 1 for
+the mean and below the diagonal of A, 2 on it, so that the natural step of a whole block needs no
+solve. F and its damping are taken there, where all of it has the same scale.
+
+Steps are in units of the starting spread, and the start is mean field, for the reasons in
+`bbvi`. Adam forgets the gradient's length and so what its noise says, hence a trust region
+(`guards`, counted in Info as `clipped`): the mean moves at most r = 0.5 standard deviations (root
+mean square over weights), no logarithm by more than log(1 + r), and no row of A is longer than r.
+
+Differs from the survey: log p, not its gradient, beside log q (errata 58); beta1 and beta2 each
+in its place (60); squares element by element (61); damping, and t from 1 (62); the expected outer
+product, of each factor (56, 57).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.bbvi import BlackBoxState, BlackBoxVI
+from bayeslearn.algorithms.gaussian import RADIUS
+from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.errors import refuse
+from bayeslearn.geometry.frame import DiagonalFrame
+from bayeslearn.gradients import score
+from bayeslearn.gradients.score import Score
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+
+class NGBBVIInfo(NamedTuple):
+    elbo: Array
+    nll: Array
+    clipped: Array  # 1 if the trust region acted
+
+
+def exact_natural(gradient: Score, is_diagonal: bool) -> Score:
+    """F^-1 gradient in the frame, F = 1 for the mean and off the diagonal, 2 on it."""
+    if is_diagonal:
+        return Score(gradient.mean, jax.tree.map(lambda m: 0.5 * m, gradient.spread))
+    halved = [jnp.tril(m, -1) + 0.5 * jnp.diag(jnp.diagonal(m)) for m in gradient.spread]
+    return Score(gradient.mean, tuple(halved))
+
+
+def sampled_natural(gradient: Score, noise: PyTree, damping: Any) -> Score:
+    """(F + damping tr(F)/2 I)^-1 gradient, F each weight's mean of outer products of scores."""
+
+    def solve(g: Array, m: Array, e: Array) -> tuple[Array, Array]:
+        other = e**2 - 1.0
+        a, b, d = (jnp.mean(x, axis=0) for x in (e**2, e * other, other**2))
+        level = jnp.asarray(damping, a.dtype) * 0.5 * (a + d)
+        a, d = a + level, d + level
+        det = a * d - b**2
+        return (d * g - b * m) / det, (a * m - b * g) / det
+
+    leaves = [jax.tree.leaves(values) for values in (gradient.mean, gradient.spread, noise)]
+    pairs = [solve(*three) for three in zip(*leaves, strict=True)]
+    treedef = jax.tree.structure(gradient.mean)
+    mean, spread = (jax.tree.unflatten(treedef, [pair[i] for pair in pairs]) for i in (0, 1))
+    return Score(mean, spread)
+
+
+def step_to_zeta(frame: Any, step: Score) -> dict[str, PyTree]:
+    """A step in the frame as one in zeta: C s, and C A with A's own diagonal (of logarithms)."""
+    if isinstance(frame, DiagonalFrame):
+        return {"mean": jax.tree.map(jnp.multiply, frame.std, step.mean), "spread": step.spread}
+    mean = frame.join(tuple(c @ s for c, s in zip(frame.factors, step.mean, strict=True)))
+    spread = tuple(
+        jnp.tril(c @ a, -1) + jnp.diag(jnp.diagonal(a))
+        for c, a in zip(frame.factors, step.spread, strict=True)
+    )
+    return {"mean": mean, "spread": spread}
+
+
+def adam(
+    gradient: PyTree, first: PyTree, second: PyTree, t: Array, beta1: Any, beta2: Any, epsilon: Any
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Adam's direction for step t = 1, 2, ..., and its two memories."""
+
+    def mixed(old: Array, new: Array, beta: Any) -> Array:
+        return (beta * old + (1.0 - beta) * new).astype(old.dtype)
+
+    def direction(m: Array, v: Array) -> Array:
+        rooted = jnp.sqrt(v / (1.0 - beta2**t)) + epsilon
+        return (m / (1.0 - beta1**t) / rooted).astype(m.dtype)
+
+    first = jax.tree.map(lambda m, g: mixed(m, g, beta1), first, gradient)
+    second = jax.tree.map(lambda v, g: mixed(v, g**2, beta2), second, gradient)
+    return jax.tree.map(direction, first, second), first, second
+
+
+def held(frame: Any, step: dict[str, PyTree]) -> tuple[dict[str, PyTree], Array]:
+    """The step in zeta inside the trust region, and whether that acted."""
+    if isinstance(frame, DiagonalFrame):
+        whitened = jax.tree.map(jnp.divide, step["mean"], frame.std)
+        largest = [jnp.max(jnp.abs(s)) for s in jax.tree.leaves(step["spread"])]
+        spread = jax.tree.map(lambda s: jnp.clip(s, -LOG_RADIUS, LOG_RADIUS), step["spread"])
+        too_wide = jnp.max(jnp.stack([x.astype(jnp.float64) for x in largest])) > LOG_RADIUS
+    else:
+        pairs = list(zip(frame.factors, frame.split(step["mean"]), step["spread"], strict=True))
+        whitened = tuple(_solve(c, m) for c, m, _ in pairs)
+        rows = [jnp.linalg.norm(_relative(c, s), axis=1) for c, _, s in pairs]
+        longest = jnp.max(jnp.concatenate(rows))
+        share = jnp.where(longest > LOG_RADIUS, LOG_RADIUS / longest, 1.0)
+        spread, too_wide = jax.tree.map(lambda s: share * s, step["spread"]), share < 1.0
+    size = jnp.sqrt(tree.total(jax.tree.map(jnp.square, whitened)) / tree.size(whitened))
+    factor = jnp.where(size > RADIUS, RADIUS / jnp.maximum(size, RADIUS), 1.0)
+    mean = jax.tree.map(lambda s: s * factor.astype(s.dtype), step["mean"])
+    return {"mean": mean, "spread": spread}, too_wide | (size > RADIUS)
