@@ -15,10 +15,10 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest --slow all
+	$(BIN)/python -m pytest -n auto --dist loadgroup --slow all
 
 lint: $(READY)
 	$(BIN)/ruff check .

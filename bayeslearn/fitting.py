@@ -106,6 +106,7 @@ def fit(
         refuse("params", None, "be given to start from, for a Target that has no start of its own")
     held_out = None if validation is None else _held_out(target, validation)
     _check_suits(algorithm, target, batch_size, stream, num_data, held_out)
+    algorithm.check(target, start)
     rows = 1 if target.data is None else len(target.data.y)
     if batch_size == "auto":
         batch_size = batches.auto_batch_size(rows)
@@ -122,8 +123,8 @@ def fit(
         callback=callback,
         chunk_size=chunk_size,
     )
-    if patience == "auto":
-        patience = PATIENCE if num_steps == "auto" else None
+    if not isinstance(patience, int):
+        patience = PATIENCE if patience == "auto" and num_steps == "auto" else None
     warm = _warm_start(setting, algorithm, start)
     if algorithm.is_sampler:
         run = _sample(setting, algorithm, start, warm, 4 if num_chains is None else int(num_chains))
@@ -739,7 +740,7 @@ def _held_out(target: Target, validation: Any) -> Batch:
 def _check_start(params: PyTree, start: PyTree) -> PyTree:
     if start is None:
         return jax.tree.map(jnp.asarray, params)
-    if jax.tree.structure(params) != jax.tree.structure(start):
+    if str(jax.tree.structure(params)) != str(jax.tree.structure(start)):
         refuse(
             "params",
             Shown(f"the tree {jax.tree.structure(params)}"),
@@ -802,7 +803,8 @@ def _log_joint(target: Target, params: PyTree) -> Array:
 def _shortened(algorithm: Algorithm, scale: float) -> Algorithm:
     if scale == 1.0:
         return algorithm
-    return eqx.tree_at(lambda a: a.learning_rate, algorithm, algorithm.learning_rate * scale)
+    rate = algorithm.learning_rate  # type: ignore[attr-defined]
+    return eqx.tree_at(lambda a: a.learning_rate, algorithm, rate * scale)
 
 
 def _named(key: Array, name: str) -> Array:

@@ -11,7 +11,7 @@ from bayeslearn.predictive import Predictive
 
 def rmse(predictive: Predictive, y: Any) -> float:
     """Root mean squared error of the predictive mean."""
-    return float(np.sqrt(np.mean((predictive.mean - np.asarray(y)) ** 2)))
+    return float(np.sqrt(np.mean((predictive.mean - predictive.like_mean(y)) ** 2)))
 
 
 def log_likelihood(predictive: Predictive, y: Any) -> float:
@@ -22,10 +22,10 @@ def log_likelihood(predictive: Predictive, y: Any) -> float:
 def coverage(predictive: Predictive, y: Any, level: float = 0.9) -> float:
     """Share of observations inside the central interval of that level."""
     lower, upper = predictive.interval(level)
-    y = np.asarray(y)
+    y = predictive.like_mean(y)
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
 def accuracy(predictive: Predictive, y: Any) -> float:
     """Share of rows whose most probable class is the observed one."""
-    return float(np.mean(predictive.probs.argmax(axis=1) == np.asarray(y)))
+    return float(np.mean(predictive.probs.argmax(axis=1) == predictive.like_mean(y)))

@@ -303,6 +303,7 @@ def _check_params(params: PyTree) -> PyTree:
 
 
 def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
+    assert target.data is not None
     one_row = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
     try:
         shape = jax.eval_shape(target.outputs, params, one_row).shape[1:]

@@ -86,7 +86,8 @@ class Posterior:
                 min(MAX_KEPT_DRAWS, self.family.num_draws) if is_draws else PREDICTIVE_DRAWS
             )
         draws = self.family.sample(jax.random.key(seed), num_samples)
-        return Predictive(self.target, draws, self.target.batch((x, np.zeros(1))).x)
+        target = self.algorithm.predictive_target(self.target, self.family)
+        return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x)
 
     @double_precision
     def summary(self, level: float = 0.9) -> list[dict[str, Any]]:
@@ -158,7 +159,7 @@ def _check_whole(name: str, value: Any, least: int) -> None:
 
 def _check_like_training(x: PyTree, target: Target) -> None:
     assert target.data is not None
-    if jax.tree.structure(x) != jax.tree.structure(target.data.x):
+    if str(jax.tree.structure(x)) != str(jax.tree.structure(target.data.x)):
         refuse(
             "x", jax.tree.structure(x), f"be like in fitting: {jax.tree.structure(target.data.x)}"
         )

@@ -27,7 +27,7 @@ _user_x64: contextvars.ContextVar[bool | None] = contextvars.ContextVar("user_x6
 def inside_double_precision() -> Iterator[None]:
     """64-bit types are allowed in this block (and its thread)."""
     outermost = _user_x64.get() is None
-    token = _user_x64.set(bool(jax.config.jax_enable_x64)) if outermost else None
+    token = _user_x64.set(bool(jax.config.read("jax_enable_x64"))) if outermost else None
     try:
         with jax.enable_x64(True):
             yield

@@ -89,6 +89,11 @@ class Predictive:
 
     # The whole distribution
 
+    def like_mean(self, y: Any) -> np.ndarray:
+        """Observations checked and shaped as the predictions are."""
+        y = self._check_y(y)
+        return self._like_y(y) if self.kind == "regression" else y
+
     @double_precision
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
@@ -131,12 +136,15 @@ class Predictive:
 
     # How it is computed
 
-    def _observed(self, y: Any) -> Array:
+    def _check_y(self, y: Any) -> np.ndarray:
         """Observations at the rows of x, in the form the likelihood takes."""
         y = self._target.likelihood.check(np.asarray(y))
         if len(y) != self.num_rows:
             refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
-        return self._target.batch((self._x, y)).y
+        return y
+
+    def _observed(self, y: Any) -> Array:
+        return self._target.batch((self._x, self._check_y(y))).y
 
     def _chunks(self, *more: Array):
         """Chunks of rows of one size, the last one padded by repeating its last row."""

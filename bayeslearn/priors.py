@@ -90,9 +90,10 @@ def _spread(value: Any, params: PyTree, argument: str) -> PyTree:
     """One number or array for each leaf of `params`."""
     leaves, treedef = jax.tree.flatten(params)
     names = tree.leaf_names(params)
-    if jax.tree.structure(value) == jax.tree.structure(0.0):
+    structure: Any = jax.tree.structure(value)
+    if structure == jax.tree.structure(0.0):
         found = [value] * len(leaves)
-    elif jax.tree.structure(value) == treedef:
+    elif structure == treedef:
         found = jax.tree.leaves(value)
     elif isinstance(value, Mapping) and all(isinstance(pattern, str) for pattern in value):
         found = [_first_match(name, value, argument, names) for name in names]

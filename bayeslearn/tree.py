@@ -58,7 +58,8 @@ def normal_like(key: Array, params: PyTree, num: int | None = None) -> PyTree:
 
 def total(values: PyTree) -> Array:
     """Sum of all elements of all leaves, in double precision."""
-    return sum((jnp.sum(leaf, dtype=jnp.float64) for leaf in jax.tree.leaves(values)), start=0.0)
+    sums = [jnp.sum(leaf, dtype=jnp.float64) for leaf in jax.tree.leaves(values)]
+    return sum(sums, start=jnp.zeros((), jnp.float64))
 
 
 def all_finite(values: PyTree) -> Array:

@@ -37,6 +37,7 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    _group_for_workers(items)
     wanted = config.getoption("--slow")
     if wanted == "all":
         return
@@ -48,6 +49,15 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
         gone = {id(item) for item in left_out}
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def _group_for_workers(items):
+    """Tests that share compiled functions or fixtures run in one worker: a file, or, where every
+    test walks the algorithms, an algorithm."""
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        is_walk = item.path.name == "test_contract.py" and name
+        item.add_marker(pytest.mark.xdist_group(f"algorithm {name}" if is_walk else str(item.path)))
 
 
 @pytest.fixture

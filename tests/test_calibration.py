@@ -98,7 +98,7 @@ def coverages():
         x = rng.normal(size=(60 + NUM_TEST, 4))
         y = x @ weights + 0.7 * rng.normal(size=len(x))
         posterior = bl.fit(model, algorithm, (x[:60], y[:60]), seed=seed, num_chains=2)
-        predictive = posterior.predict(x[60:])
+        predictive = posterior.predict(x[60:], num_samples=100)
         z = stats.norm.ppf(0.5 + LEVEL / 2)
         miss = np.abs(y[60:] - predictive.mean)
         found.append(

@@ -100,7 +100,7 @@ def test_a_sampler_stuck_in_two_modes_warns_in_plain_language():
 
 def test_a_mixed_run_is_described_and_does_not_warn():
     problem = problems.regression()
-    algorithm = bl.HMC(num_warmup=200, num_samples=600)
+    algorithm = bl.HMC(num_warmup=300, num_samples=250)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0)

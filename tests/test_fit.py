@@ -58,7 +58,7 @@ def test_the_last_partial_batch_is_unbiased(x64, problem):
     """Over all 120 orders of five rows, batches of two, two and one."""
     target, params = problem.model.bind((problem.x[:5], problem.y[:5]), jax.random.key(0))
     data = jax.tree.map(jnp.asarray, target.data)
-    full = np.asarray(tree.ravel(jax.grad(target.scaled_log_likelihood)(params)))
+    full = np.asarray(tree.ravel(jax.jit(jax.grad(target.scaled_log_likelihood))(params)))
 
     @jax.jit
     @jax.vmap
@@ -363,19 +363,19 @@ def beyond_two(w):
 
 def test_a_run_that_cannot_go_on_says_so():
     target = bl.Target.from_log_density(beyond_two, jnp.asarray(0.0))
-    with pytest.raises(DivergenceError, match="met non-finite numbers after step .*learning_rate"):
+    with pytest.raises(DivergenceError, match=r"met non-finite .*learning_rate"):
         bl.fit(target, bl.MAP(learning_rate=0.05), seed=0, num_steps=400)
 
 
 def test_a_step_too_long_is_shortened_and_noted():
-    """Gradient ascent on -w^4 from 3 explodes unless the step is below 2 / 108."""
+    """Gradient ascent on -w^4 from 3 explodes unless |3 - 108 step| < 3, so step < 1 / 18."""
     target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.0, power=0.0)
-    posterior = bl.fit(target, algorithm, seed=0, num_steps=400)
+    posterior = bl.fit(target, algorithm, seed=0, num_steps=400, eval_every=50)
     assert abs(float(posterior.family.mean)) < 0.5
     (note,) = posterior.notes
-    times, share = re.search(r"halved (\d+) time.* at ([\d.e-]+) of the learning", note).groups()
-    assert float(share) == 0.5 ** int(times) < 2 / 108 < 8 * float(share)
+    assert "halved 5 time(s)" in note
+    assert "ended at 0.03125 of the learning rate" in note
     assert np.all(np.isfinite(posterior.trace["log_joint"]))
 
 
@@ -435,8 +435,8 @@ def test_a_generator_also_serves_a_method_with_a_warm_start(problem):
 @pytest.mark.parametrize("num_data", [0, -5, 0.5, "a"])
 @pytest.mark.xfail(strict=True, reason="num_data is not checked")
 def test_num_data_is_a_count(problem, num_data):
+    data = [(problem.x, problem.y)]
     with pytest.raises(ArgumentError, match="`num_data` must"):
-        data = [(problem.x, problem.y)]
         bl.fit(problem.model, "map", data, num_data=num_data, seed=0, num_steps=20)
 
 

@@ -69,7 +69,7 @@ class Algorithm(eqx.Module):
     name: ClassVar[str]  # on the command line and in `bl.ALGORITHMS`
     title: ClassVar[str]  # one line for tables
     is_sampler: ClassVar[bool] = False
-    needs_gradient: ClassVar[bool] = True
+    needs_gradient: ClassVar[bool] = True  # of the model, in its own steps
     needs_per_example: ClassVar[bool] = False
     needs_gaussian_prior: ClassVar[bool] = False
     takes_minibatches: ClassVar[bool] = True
@@ -102,6 +102,9 @@ class Algorithm(eqx.Module):
 
         return MAP(learn_noise=False)
 
+    def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a model this method cannot serve; called by `fit` before any work."""
+
     def init(self, key: Array, target: Target, params: PyTree) -> Any:
         raise NotImplementedError
 
@@ -117,6 +120,10 @@ class Algorithm(eqx.Module):
 
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
         raise NotImplementedError
+
+    def predictive_target(self, target: Target, q: Any) -> Target:
+        """The target whose network predicts for draws of q; `target` unless it is replaced."""
+        return target
 
 
 def _declared(cls: type) -> dict[str, dataclasses.Field]:

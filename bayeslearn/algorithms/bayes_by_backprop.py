@@ -43,7 +43,7 @@ class BayesByBackpropState(NamedTuple):
     zeta: PyTree  # {"mean", "rho"}, or the user's q itself
     average: PyTree  # of the last zetas: what is returned, without the noise of single steps
     optimizer_state: Any
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 class BayesByBackpropInfo(NamedTuple):

@@ -48,7 +48,7 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
-AVERAGED = 100  # steps over which the returned zeta is averaged
+AVERAGED = 100  # steps over which the returned zeta is averaged, in a long run an eighth of it
 STARTS = ("mean-field", "mode")
 
 
@@ -57,7 +57,7 @@ class BlackBoxState(NamedTuple):
     average: PyTree  # of the last zetas: what is returned, without the noise of single steps
     unit: PyTree  # like zeta: what a step of 1 means
     optimizer_state: Any
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 class BBVIInfo(NamedTuple):
@@ -66,12 +66,16 @@ class BBVIInfo(NamedTuple):
 
 
 def starting_units(std: PyTree, zeta: PyTree) -> PyTree:
-    """Standard deviations for the mean and the rows of a Cholesky factor, 1 for logarithms."""
+    """What a step of 1 is: for the mean a standard deviation, for logarithms 1.
+
+    In row i of the Cholesky factor of k weights it is std_i / k: k entries, each with noise of
+    its own, add up in that weight's variance.
+    """
     if not isinstance(zeta["spread"], tuple):
         return {"mean": std, "spread": jax.tree.map(jnp.ones_like, std)}
 
     def rows(log_cholesky: Array) -> Array:
-        row = jnp.exp(jnp.diagonal(log_cholesky))[:, None]
+        row = jnp.exp(jnp.diagonal(log_cholesky))[:, None] / len(log_cholesky)
         ones = jnp.ones_like(log_cholesky)
         return jnp.tril(row * ones, -1) + jnp.triu(ones)
 
@@ -83,7 +87,7 @@ class BlackBoxVI(Algorithm):
 
     needs_gradient: ClassVar[bool] = False
 
-    learning_rate: float = hyper(0.03, "step size, in starting standard deviations", above=0)
+    learning_rate: float = hyper(0.01, "step size, in starting standard deviations", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(64, "draws of the weights per step", least=4)
@@ -125,11 +129,10 @@ class BlackBoxVI(Algorithm):
         return score.to_frame(zeta, checked_groups(zeta["mean"], self.covariance, self.block))
 
     def moved(self, state: BlackBoxState, step: PyTree, optimizer_state: Any) -> BlackBoxState:
-        """zeta + unit * step, and the average of the last zetas."""
-        zeta = jax.tree.map(
-            lambda z, u, d: z + u * jnp.asarray(d, z.dtype), state.zeta, state.unit, step
-        )
-        newest = jnp.maximum(1.0 / AVERAGED, 1.0 / (1.0 + state.count))
+        """zeta + step, and the average of the last zetas."""
+        zeta = jax.tree.map(jnp.add, state.zeta, step)
+        window = jnp.maximum(jnp.minimum(state.count, AVERAGED), state.count / 8)
+        newest = 1.0 / (1.0 + window)
         average = jax.tree.map(
             lambda a, z: a + (newest * (z - a)).astype(a.dtype), state.average, zeta
         )
@@ -171,7 +174,8 @@ class BBVI(BlackBoxVI):
         weight = score.centred(told.h, score.squared_scores(frame, noise), self.baseline)
         gradient = score.to_zeta(frame, score.average(frame, noise, weight))
         downhill = jax.tree.map(lambda u, g: -u * g, state.unit, gradient)
-        step, optimizer_state = self._optimizer().update(
+        updates, optimizer_state = self._optimizer().update(
             downhill, state.optimizer_state, state.zeta
         )
+        step = jax.tree.map(lambda u, d: u * jnp.asarray(d, u.dtype), state.unit, updates)
         return self.moved(state, step, optimizer_state), BBVIInfo(told.elbo, told.nll)

@@ -1,4 +1,4 @@
-"""Exact manifold Gaussian variational Bayes (survey section 9; Magris et al. 2022).
+"""Exact manifold Gaussian variational Bayes (survey section 8.4; Magris et al. 2022).
 
 MGVB with the roles of covariance and precision exchanged, so that the natural gradient is exact:
 

@@ -39,7 +39,7 @@ START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 class GaussianState(NamedTuple):
     frame: Any
     momentum: Any  # (mean, covariance) in the frame; empty without momentum
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 class GaussianInfo(NamedTuple):
@@ -152,11 +152,15 @@ class GaussianVI(Algorithm):
     def __check_init__(self) -> None:
         check_gradient(self.gradient, self.covariance)
 
+    def check(self, target: Target, params: PyTree) -> None:
+        if self.covariance != "diagonal":
+            checked_groups(params, self.covariance, self.block)
+
     def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
         frame = start_frame(key, target, params, self.covariance, self.block, START_SHRINK)
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
-    def warm_start(self) -> Algorithm:
+    def warm_start(self) -> Algorithm | None:
         """A full or block covariance starts from a mean-field one, which finds the noise scale."""
         if self.covariance == "diagonal":
             return super().warm_start()

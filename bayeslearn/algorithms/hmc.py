@@ -35,7 +35,7 @@ class HMCState(NamedTuple):
     position: PyTree
     log_density: Array
     gradient: PyTree
-    count: Array
+    count: Array  # type: ignore[assignment]
     warmup: warming.Warmup
 
 
@@ -72,30 +72,20 @@ def leapfrog(
     return jax.lax.fori_loop(0, num_leapfrog, one, (position, momentum, log_density, gradient))
 
 
-def metric(inverse_mass: Array, params: PyTree) -> tuple[Callable, Callable]:
+def metric(inverse_mass: Array) -> tuple[Callable, Callable]:
     """velocity(rho) = M^-1 rho, and a draw of rho ~ N(0, M), for M^-1 (k,) or (k, k)."""
-    unravel = tree.unraveler(params)
+
+    def noise(key: Array) -> Array:
+        return jax.random.normal(key, inverse_mass.shape[:1], inverse_mass.dtype)
+
     if inverse_mass.ndim == 1:
-        variance = unravel(inverse_mass)
-
-        def velocity(momentum: PyTree) -> PyTree:
-            return jax.tree.map(jnp.multiply, variance, momentum)
-
-        def draw(key: Array) -> PyTree:
-            noise = tree.normal_like(key, params)
-            return jax.tree.map(lambda e, v: e / jnp.sqrt(v), noise, variance)
-
-        return velocity, draw
+        return lambda rho: inverse_mass * rho, lambda key: noise(key) / jnp.sqrt(inverse_mass)
     cholesky = jnp.linalg.cholesky(inverse_mass)
 
-    def dense_velocity(momentum: PyTree) -> PyTree:
-        return unravel(inverse_mass @ tree.ravel(momentum))
+    def draw(key: Array) -> Array:
+        return jax.scipy.linalg.solve_triangular(cholesky, noise(key), trans=1, lower=True)
 
-    def dense_draw(key: Array) -> PyTree:
-        noise = jax.random.normal(key, inverse_mass.shape[:1], inverse_mass.dtype)
-        return unravel(jax.scipy.linalg.solve_triangular(cholesky, noise, trans=1, lower=True))
-
-    return dense_velocity, dense_draw
+    return lambda rho: inverse_mass @ rho, draw
 
 
 def kinetic_energy(momentum: PyTree, velocity: PyTree) -> Array:
@@ -128,9 +118,11 @@ class HMC(Algorithm):
     target_acceptance: float = hyper(0.8, "aim of the step size", above=0, below=1)
     max_energy_error: float = hyper(1000.0, "beyond it a trajectory diverged", above=0)
 
-    def init(self, key: Array, target: Target, params: PyTree) -> HMCState:
+    def check(self, target: Target, params: PyTree) -> None:
         if self.mass_matrix == "dense":
             tree.check_dense(tree.size(params), 'mass_matrix="diagonal"')
+
+    def init(self, key: Array, target: Target, params: PyTree) -> HMCState:
         position, warmup = warming.start(
             key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
         )
@@ -140,11 +132,10 @@ class HMC(Algorithm):
     def step(
         self, key: Array, target: Target, state: HMCState, batch: Batch | None
     ) -> tuple[HMCState, HMCInfo]:
-        key_momentum, key_jitter, key_accept = jax.random.split(key, 3)
-        velocity, draw_momentum = metric(state.warmup.inverse_mass, state.position)
-        stretch = 1.0 + self.jitter * jax.random.uniform(
-            key_jitter, (2,), jnp.float64, minval=-1.0, maxval=1.0
-        )
+        key_momentum, key_uniform = jax.random.split(key)
+        velocity, draw_momentum = metric(state.warmup.inverse_mass)
+        uniform = jax.random.uniform(key_uniform, (3,), jnp.float64)
+        stretch = 1.0 + self.jitter * (2.0 * uniform[:2] - 1.0)
         step_size = state.warmup.step_size * stretch[0]
         if self.num_leapfrog is None:
             wished = self.path_length * stretch[1] / step_size
@@ -152,14 +143,17 @@ class HMC(Algorithm):
             wished = self.num_leapfrog * stretch[1]
         num_leapfrog = jnp.clip(jnp.round(wished), 1, self.max_leapfrog).astype(jnp.int32)
 
+        # One vector for all weights: a trajectory is many small operations, not few large ones.
+        unravel = tree.unraveler(state.position)
+        start = (tree.ravel(state.position), state.log_density, tree.ravel(state.gradient))
         momentum = draw_momentum(key_momentum)
         position, end_momentum, log_density, gradient = leapfrog(
-            jax.value_and_grad(target.log_joint),
+            jax.value_and_grad(lambda v: target.log_joint(unravel(v))),
             velocity,
-            state.position,
+            start[0],
             momentum,
-            state.log_density,
-            state.gradient,
+            start[1],
+            start[2],
             step_size,
             num_leapfrog,
         )
@@ -168,13 +162,7 @@ class HMC(Algorithm):
         error = end_energy - energy
         diverging = ~(error < self.max_energy_error)  # also when it is NaN
         acceptance = jnp.where(diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
-        accepted = jax.random.uniform(key_accept, (), jnp.float64) < acceptance
-
-        new = tree.where(
-            accepted,
-            (position, log_density, gradient),
-            (state.position, state.log_density, state.gradient),
-        )
+        new = tree.where(uniform[2] < acceptance, (position, log_density, gradient), start)
         warmup = warming.update(
             state.warmup,
             state.count,
@@ -185,7 +173,8 @@ class HMC(Algorithm):
             target_acceptance=self.target_acceptance,
         )
         info = HMCInfo(new[1], acceptance, diverging.astype(jnp.float64), step_size, num_leapfrog)
-        return HMCState(*new, state.count + 1, warmup), info
+        state = HMCState(unravel(new[0]), new[1], unravel(new[2]), state.count + 1, warmup)
+        return state, info
 
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Draws:
         return Draws(draws)

@@ -34,7 +34,7 @@ FULL_LIMIT = 256  # weights up to which covariance="auto" means a full matrix
 class MetropolisHastingsState(NamedTuple):
     position: PyTree
     log_density: Array
-    count: Array
+    count: Array  # type: ignore[assignment]
     log_scale: Array
     factor: Array  # (k,) standard deviations or (k, k) Cholesky factor of C
     moments: Any
@@ -69,7 +69,7 @@ class MetropolisHastings(Algorithm):
     covariance: str = hyper(
         "auto", "shape of the random walk", choices=("auto", "diagonal", "full")
     )
-    target_acceptance: float | None = hyper(
+    target_acceptance: float = hyper(
         0.0, "aim of the scale; 0: 0.44 for one weight, falling to 0.234", least=0, below=1
     )
     proposal: Any = hyper(
@@ -84,11 +84,13 @@ class MetropolisHastings(Algorithm):
     def _is_full(self, dimension: int) -> bool:
         return self.covariance == "full" or (self.covariance == "auto" and dimension <= FULL_LIMIT)
 
+    def check(self, target: Target, params: PyTree) -> None:
+        if self._is_full(tree.size(params)):
+            tree.check_dense(tree.size(params), 'covariance="diagonal"')
+
     def init(self, key: Array, target: Target, params: PyTree) -> MetropolisHastingsState:
         dimension = tree.size(params)
         full = self._is_full(dimension)
-        if full:
-            tree.check_dense(dimension, 'covariance="diagonal"')
         position, first = warming.start(
             key, target, params, mass_matrix="dense" if full else "diagonal", step_size=1.0
         )

@@ -1,4 +1,4 @@
-"""Manifold Gaussian variational Bayes (survey section 9; Tran et al. 2021).
+"""Manifold Gaussian variational Bayes (survey section 8.3; Tran et al. 2021).
 
 The covariance moves on the manifold of positive definite matrices, by a retraction along the
 transported momentum; the mean by its natural gradient:

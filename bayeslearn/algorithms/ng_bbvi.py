@@ -30,6 +30,7 @@ product, of each factor (56, 57).
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -46,6 +47,9 @@ from bayeslearn.gradients import score
 from bayeslearn.gradients.score import Score
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
+
+
+LOG_RADIUS = math.log1p(RADIUS)
 
 
 class NGBBVIInfo(NamedTuple):
@@ -127,3 +131,73 @@ def held(frame: Any, step: dict[str, PyTree]) -> tuple[dict[str, PyTree], Array]
     factor = jnp.where(size > RADIUS, RADIUS / jnp.maximum(size, RADIUS), 1.0)
     mean = jax.tree.map(lambda s: s * factor.astype(s.dtype), step["mean"])
     return {"mean": mean, "spread": spread}, too_wide | (size > RADIUS)
+
+
+def _solve(factor: Array, values: Array) -> Array:
+    return jax.scipy.linalg.solve_triangular(factor, values, lower=True)
+
+
+def _relative(factor: Array, step: Array) -> Array:
+    """A of a step in a Cholesky factor with the logarithms of its diagonal."""
+    change = jnp.tril(step, -1) + jnp.diag(jnp.diagonal(step) * jnp.diagonal(factor))
+    return _solve(factor, change)
+
+
+class NGBBVI(BlackBoxVI):
+    """Natural-gradient black-box VI: score gradients, Fisher matrix per factor, Adam."""
+
+    name: ClassVar[str] = "ng-bbvi"
+    title: ClassVar[str] = "natural-gradient black-box VI"
+    shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
+
+    num_draws: int = hyper(48, "draws Y per step, for the gradient and the Fisher matrix", least=2)
+    num_control: int = hyper(16, "draws X per step, for the control variate", least=1)
+    fisher: str = hyper(
+        "exact", "Fisher matrix (monte-carlo: diagonal only)", choices=("exact", "monte-carlo")
+    )
+    damping: float = hyper(0.01, "added to a sampled Fisher matrix, relative to it", least=0)
+    beta1: float = hyper(0.9, "Adam's memory of gradients", least=0, below=1)
+    beta2: float = hyper(0.999, "Adam's memory of squared gradients", least=0, below=1)
+    epsilon: float = hyper(1e-8, "Adam's floor, in starting standard deviations", above=0)
+    guards: bool = hyper(True, "hold steps inside a trust region; False: the bare update")
+
+    def __check_init__(self) -> None:
+        if self.fisher == "monte-carlo" and self.covariance != "diagonal":
+            refuse("fisher", self.fisher, f'be "exact" for a {self.covariance} covariance')
+
+    def first_optimizer_state(self, zeta: PyTree) -> Any:
+        zeros = jax.tree.map(jnp.zeros_like, zeta)
+        return zeros, zeros
+
+    def natural(self, frame: Any, noise: PyTree, weight: Array) -> Score:
+        """The natural gradient in the frame, from draws Y."""
+        gradient = score.average(frame, noise, weight)
+        if self.fisher == "monte-carlo":
+            return sampled_natural(gradient, noise, self.damping)
+        return exact_natural(gradient, self.covariance == "diagonal")
+
+    def step(
+        self, key: Array, target: Target, state: BlackBoxState, batch: Batch | None
+    ) -> tuple[BlackBoxState, NGBBVIInfo]:
+        frame = self.frame(state.zeta)
+        noise = frame.noise(key, self.num_control + self.num_draws)
+        told = score.evaluate(target, frame, batch, noise, self.rao_blackwell)
+        in_x, in_y = (jax.tree.map(lambda e, i=i: e[i], noise) for i in self._split())
+        h_x, h_y = (told.h[i] for i in self._split())
+        weight = h_y - score.control_variate(h_x, score.squared_scores(frame, in_x))
+        natural = step_to_zeta(frame, self.natural(frame, in_y, weight))
+        scaled = jax.tree.map(jnp.divide, natural, state.unit)
+        t = state.count + 1
+        direction, *memory = adam(
+            scaled, *state.optimizer_state, t, self.beta1, self.beta2, self.epsilon
+        )
+        rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
+        step = jax.tree.map(lambda u, d: u * (rate * d).astype(u.dtype), state.unit, direction)
+        clipped = jnp.zeros((), bool)
+        if self.guards:
+            step, clipped = held(frame, step)
+        info = NGBBVIInfo(told.elbo, told.nll, clipped.astype(jnp.float64))
+        return self.moved(state, step, tuple(memory)), info
+
+    def _split(self) -> tuple[slice, slice]:
+        return slice(None, self.num_control), slice(self.num_control, None)

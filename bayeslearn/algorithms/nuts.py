@@ -47,9 +47,11 @@ class NUTS(Algorithm):
     )
     target_acceptance: float = hyper(0.8, "aim of the step size", above=0, below=1)
 
-    def init(self, key: Array, target: Target, params: PyTree) -> HMCState:
+    def check(self, target: Target, params: PyTree) -> None:
         if self.mass_matrix == "dense":
             tree.check_dense(tree.size(params), 'mass_matrix="diagonal"')
+
+    def init(self, key: Array, target: Target, params: PyTree) -> HMCState:
         position, warmup = warming.start(
             key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
         )

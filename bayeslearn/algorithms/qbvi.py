@@ -1,4 +1,4 @@
-"""Quasi black-box variational inference (survey section 8; Magris et al. 2022).
+"""Quasi black-box variational inference (survey section 7.6; Magris et al. 2022).
 
 For q and prior in the same exponential family, natural parameters lambda and eta:
 

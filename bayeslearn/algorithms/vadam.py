@@ -49,7 +49,7 @@ class VadamState(NamedTuple):
     mean: PyTree
     s: PyTree  # uncorrected average of squared gradients
     m: PyTree  # uncorrected average of gradients
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 class VadamInfo(NamedTuple):
@@ -132,11 +132,11 @@ class Vadam(Algorithm):
     needs_gaussian_prior: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "std")
 
-    learning_rate: float = hyper(0.01, "step size of the mean", above=0)
+    learning_rate: float = hyper(0.1, "step size of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     beta1: float = hyper(0.9, "memory of the gradient's average m", least=0, below=1)
-    beta2: float = hyper(0.999, "memory of the squares' average s", least=0, below=1)
+    beta2: float = hyper(0.99, "memory of the squares' average s", least=0, below=1)
     num_draws: int = hyper(4, "draws of the weights per step", least=1)
     bias_correction: bool = hyper(True, "correct averages that start from zero, as Adam does")
     start: str = hyper(

@@ -19,8 +19,8 @@ many times, for data augmentation that makes new ones. The lower bound that `fit
 of T = 1 and the true N. `damping` steadies the mean's step and leaves the spread alone.
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
-specified: a noise scale held three times too large or small makes the variance 0.11 to 0.14 of
-mean field's. Learn the noise, or take "fisher" (labels sampled from the model, unbiased for the
+specified: a noise scale held three times too small makes the variance about 0.11 of mean
+field's, three times too large about 8 times it. Learn the noise, or take "fisher" (labels sampled from the model, unbiased for the
 Gauss-Newton diagonal) or "gauss-newton" (its diagonal exactly).
 
 Differs from the survey: std (errata 70), the sign of g (errata 79), s is averaged with s and not
@@ -50,7 +50,7 @@ class VOGNState(NamedTuple):
     mean: PyTree
     s: PyTree
     m: PyTree
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 class VOGNInfo(NamedTuple):

@@ -47,6 +47,14 @@ class Spectrum(NamedTuple):
             jax.tree.map(lambda v: factor * v, self.values), self.vectors, factor * self.shift
         )
 
+    def shifted(self, amount: Any) -> Spectrum:
+        """The matrix plus amount * I; in the values themselves where those are all there are."""
+        is_whole = self.vectors is None or all(v.shape[0] == v.shape[1] for v in self.vectors)
+        if not is_whole:
+            return self._replace(shift=self.shift + amount)
+        values = jax.tree.map(lambda v: v + jnp.asarray(amount, v.dtype), self.values)
+        return self._replace(values=values)
+
     def clipped(self, low: float, high: float) -> tuple[Spectrum, Array]:
         """Eigenvalues b held inside [low, high], and the largest change max(1+b, 1/(1+b)) - 1."""
 

@@ -94,7 +94,7 @@ def score(
     mean = jax.tree.map(lambda e: jnp.mean(e, axis=0), weighted)
     cov = frame.outer(noise, weighted)
     # mean[(eps eps^T - I) c]: the identity part is nothing when c sums to zero
-    cov = cov._replace(shift=cov.shift - jnp.mean(weight)).scaled(0.5)
+    cov = cov.shifted(-jnp.mean(weight)).scaled(0.5)
     if form != "h":
         mean, cov = _add_prior_and_entropy(target, frame, mean, cov)
     return Whitened(mean, cov, jnp.mean(h), -jnp.mean(log_likelihood))
@@ -123,8 +123,7 @@ def by_curvature(
         return frame.quadratic(diagonal).values
 
     hessian = jax.tree.map(lambda m: jnp.mean(m, axis=0), jax.lax.map(one, noise))
-    cov = frame.spectrum(hessian).scaled(-0.5)
-    cov = cov._replace(shift=cov.shift + 0.5)
+    cov = frame.spectrum(hessian).scaled(-0.5).shifted(0.5)
     return Whitened(mean, cov, elbo, nll)
 
 
@@ -158,8 +157,7 @@ def _add_prior_and_entropy(
     mean = jax.tree.map(jnp.add, mean, frame.pull(pull_back))
     prior = frame.dense(frame.quadratic(prior_prec))
     total = jax.tree.map(lambda c, p: c - 0.5 * p, frame.dense(cov), prior)
-    spectrum = frame.spectrum(total)
-    return mean, spectrum._replace(shift=spectrum.shift + 0.5)
+    return mean, frame.spectrum(total).shifted(0.5)
 
 
 def _column(weight: Array, like: Array) -> Array:

@@ -20,7 +20,7 @@ class EquinoxNetwork(eqx.Module):
     rest: PyTree
     takes_key: bool = eqx.field(static=True)
 
-    def __init__(self, module: Callable[..., Array]):
+    def __init__(self, module: Any):
         self.weights, rest = eqx.partition(module, eqx.is_inexact_array)
         self.rest = _Opaque(rest)
         self.takes_key = _takes_key(module.__call__)

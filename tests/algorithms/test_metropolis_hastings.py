@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,23 +86,27 @@ def test_adaptation_ends_with_warm_up():
     assert abs(posterior.trace["acceptance"].mean() - aim) < 0.1
 
 
-def test_a_symmetric_proposal_may_come_without_its_density():
+def test_a_symmetric_proposal_may_come_without_its_density(x64):
     def walk(k, w):
         return w + jax.random.normal(k, w.shape)
 
-    target = bl.Target.from_log_density(gaussian, jnp.zeros(1))
-    alone = bl.MetropolisHastings(proposal=walk, num_warmup=10, num_samples=200, thin=5)
-    both = bl.MetropolisHastings(
-        proposal=(walk, lambda new, old: -0.5 * jnp.sum((new - old) ** 2)),
-        num_warmup=10,
-        num_samples=200,
-        thin=5,
-    )
-    first, second = (run_quietly(target, algorithm) for algorithm in (alone, both))
-    np.testing.assert_array_equal(first.draws, second.draws)
+    def log_prob(new, old):
+        return -0.5 * jnp.sum((new - old) ** 2)
 
+    target = bl.Target.from_log_density(gaussian, jnp.ones(2))
 
-def run_quietly(target, algorithm):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", bl.MixingWarning)
-        return bl.fit(target, algorithm, seed=0, num_chains=2)
+    def steps(proposal):
+        algorithm = bl.MetropolisHastings(proposal=proposal)
+
+        @jax.jit
+        def run(keys):
+            state = algorithm.init(keys[0], target, target.start)
+            return jax.lax.scan(
+                lambda s, k: (algorithm.step(k, target, s, None)[0],) * 2, state, keys
+            )[1]
+
+        return np.asarray(run(jax.random.split(jax.random.key(0), 50)).position)
+
+    alone = steps(walk)
+    np.testing.assert_array_equal(alone, steps((walk, log_prob)))
+    assert 5 < len(np.unique(alone[:, 0])) < 50  # some accepted, some not

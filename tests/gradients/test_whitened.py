@@ -1,0 +1,174 @@
+"""The three estimators of the lower bound's gradients against each other and exact answers."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+
+import bayeslearn as bl
+from bayeslearn import tree
+from bayeslearn.families import FullGaussian
+from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame
+from bayeslearn.gradients import whitened
+
+DRAWS = 4000
+
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    """log p(D, w) is a Gaussian of precision A around b, so every gradient is known."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(3, 3))
+    prec, mode = root @ root.T + np.eye(3), rng.normal(size=3)
+
+    def log_density(params):
+        v = jnp.concatenate([params["a"], params["b"][None]]) - mode
+        return -0.5 * v @ prec @ v
+
+    target = bl.Target.from_log_density(log_density, {"a": jnp.zeros(2), "b": jnp.zeros(())})
+    return target, prec, mode
+
+
+def frame_of(mean, cov, is_full):
+    params = {"a": jnp.asarray(mean[:2]), "b": jnp.asarray(mean[2])}
+    if is_full:
+        return BlockFrame.start(params, (jnp.linalg.inv(jnp.asarray(cov)),), ((0, 1),))
+    variance = np.diag(cov)
+    prec = {"a": jnp.asarray(1 / variance[:2]), "b": jnp.asarray(1 / variance[2])}
+    return DiagonalFrame.start(params, prec)
+
+
+def dense(frame, told):
+    """Gradients in ordinary coordinates: C^-T g, C^-T G C^-1."""
+    if isinstance(frame, BlockFrame):
+        root = np.linalg.inv(np.asarray(frame.factors[0]))
+        mean, cov = np.asarray(told.mean[0]), np.asarray(frame.dense(told.cov)[0])
+        return root.T @ mean, root.T @ cov @ root
+    std = np.asarray(tree.ravel(frame.std))
+    mean, cov = tree.ravel(told.mean), tree.ravel(frame.dense(told.cov))
+    return np.asarray(mean) / std, np.asarray(cov) / std**2
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize("gradient", ["score", "reparam"])
+def test_estimators_are_unbiased(quadratic, gradient, is_full):
+    target, prec, mode = quadratic
+    mean, cov = mode + 0.3, np.diag([0.5, 0.2, 0.4]) + 0.05 * is_full
+    frame = frame_of(mean, cov, is_full)
+
+    def one(key):
+        told = whitened.estimate(key, target, frame, None, gradient=gradient, num_draws=8)
+        whole = told.cov
+        return told.mean, frame.dense(whole), told.elbo
+
+    means, covs, elbos = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), DRAWS))
+    exact_mean = -prec @ (mean - mode)
+    exact_cov = 0.5 * (np.linalg.inv(cov) - prec)
+    if is_full:
+        c = np.asarray(frame.factors[0])
+        wanted = [c.T @ exact_mean, c.T @ exact_cov @ c]
+        found = [np.asarray(means[0]), np.asarray(covs[0])]
+    else:
+        std = np.sqrt(np.diag(cov))
+        wanted = [std * exact_mean, std**2 * np.diag(exact_cov)]
+        found = [np.asarray(jax.vmap(tree.ravel)(means)), np.asarray(jax.vmap(tree.ravel)(covs))]
+    entropy = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * cov)[1]
+    offset = mean - mode
+    wanted.append(entropy - 0.5 * (offset @ prec @ offset + np.trace(prec @ cov)))
+    found.append(np.asarray(elbos))
+    for values, exact in zip(found, wanted, strict=True):
+        error = values.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+        z = (values.mean(axis=0) - exact) / error
+        assert np.abs(z).max() < 4.5, z
+
+
+def test_the_hessian_form_is_exact_on_a_quadratic(quadratic):
+    target, prec, mode = quadratic
+    cov = np.diag([0.5, 0.2, 0.4]) + 0.05
+    frame = frame_of(mode + 0.3, cov, is_full=True)
+    told = whitened.estimate(
+        jax.random.key(0), target, frame, None, gradient="hessian", num_draws=2
+    )
+    _, found = dense(frame, told)
+    np.testing.assert_allclose(found, 0.5 * (np.linalg.inv(cov) - prec), atol=1e-9)
+
+
+@pytest.mark.parametrize("gradient", ["score", "reparam", "hessian"])
+@pytest.mark.parametrize("num_draws", [2, 7])
+def test_there_is_no_noise_at_a_gaussian_posterior(quadratic, gradient, num_draws):
+    target, prec, mode = quadratic
+    frame = frame_of(mode, np.linalg.inv(prec), is_full=True)
+    told = whitened.estimate(
+        jax.random.key(3), target, frame, None, gradient=gradient, num_draws=num_draws
+    )
+    assert np.abs(told.mean[0]).max() < 1e-8
+    assert np.abs(frame.dense(told.cov)[0]).max() < 1e-8
+
+
+def test_both_forms_of_the_score_have_the_same_mean():
+    problem = problems.regression()
+    target, params = problem.model.bind((problem.x, problem.y), jax.random.key(0))
+    frame = BlockFrame.start(params, (jnp.asarray(problem.prec) * 1.5,), ((0,),))
+
+    def one(key, form):
+        noise = frame.noise(key, 16)
+        told = whitened.score(target, frame, None, noise, form=form)
+        return told.mean[0], frame.dense(told.cov)[0]
+
+    keys = jax.random.split(jax.random.key(5), DRAWS)
+    by_h = jax.jit(jax.vmap(lambda k: one(k, "h")))(keys)
+    by_likelihood = jax.jit(jax.vmap(lambda k: one(k, "log-likelihood")))(keys)
+    for a, b in zip(by_h, by_likelihood, strict=True):
+        difference = np.asarray(a - b)
+        error = difference.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+        z = difference.mean(axis=0) / np.where(error > 1e-12, error, 1.0)
+        assert np.abs(z).max() < 4.5
+
+
+def test_leave_one_out_sums_to_zero_and_leaves_out_its_own():
+    values = jnp.asarray([3.0, -1.0, 7.0, 2.0])
+    centred = np.asarray(whitened.leave_one_out(values))
+    assert abs(centred.sum()) < 1e-12
+    np.testing.assert_allclose(centred[1], -1.0 - (3.0 + 7.0 + 2.0) / 3)
+
+
+@pytest.mark.parametrize(("num", "size"), [(3, 12), (9, 12)])
+def test_low_rank_and_dense_spectra_are_the_same_matrix(num, size):
+    rng = np.random.default_rng(2)
+    a, b = jnp.asarray(rng.normal(size=(num, size))), jnp.asarray(rng.normal(size=(num, size)))
+    params = {"w": jnp.zeros(size)}
+    frame = BlockFrame.start(params, (jnp.eye(size),), ((0,),))
+    spectrum = frame.outer((a,), (b,))
+    matrix = np.asarray(a.T @ b) / num
+    np.testing.assert_allclose(frame.dense(spectrum)[0], 0.5 * (matrix + matrix.T), atol=1e-12)
+    # A move by f(B) is the same whichever way the spectrum was found, shift included.
+    shifted = spectrum._replace(shift=jnp.asarray(0.3))
+    step = (jnp.asarray(rng.normal(size=size)),)
+    moved = frame.move(step, shifted, jnp.exp)
+    whole = 0.5 * (matrix + matrix.T) + 0.3 * np.eye(size)
+    values, vectors = np.linalg.eigh(whole)
+    np.testing.assert_allclose(moved.factors[0], (vectors * np.exp(values)) @ vectors.T, atol=1e-10)
+    np.testing.assert_allclose(moved.log_det, values.sum(), atol=1e-10)
+    np.testing.assert_allclose(moved.mean["w"], step[0], atol=1e-12)
+    applied = frame.apply(shifted, lambda v: 1.0 / (2.0 + v) ** 2, step)
+    exact = (vectors / (2.0 + values) ** 2) @ vectors.T @ np.asarray(step[0])
+    np.testing.assert_allclose(applied[0], exact, atol=1e-10)
+
+
+def test_the_frames_density_is_the_familys():
+    rng = np.random.default_rng(3)
+    factor = jnp.asarray(rng.normal(size=(3, 3)))
+    mean = {"w": jnp.asarray(rng.normal(size=3))}
+    frame = BlockFrame(mean, (factor,), jnp.linalg.slogdet(factor)[1], ((0,),))
+    noise = frame.noise(jax.random.key(0), 2)
+    one = tuple(e[0] for e in noise)
+    q = FullGaussian(mean, factor)
+    np.testing.assert_allclose(
+        whitened.log_density(frame, one), q.log_prob(frame.draw(one)), atol=1e-10
+    )
