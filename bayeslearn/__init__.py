@@ -15,16 +15,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _ALGORITHMS = (
+    "BBVI",
+    "BayesByBackprop",
     "EMGVB",
     "HMC",
+    "Laplace",
     "MAP",
     "MGVB",
+    "MetropolisHastings",
+    "NGBBVI",
     "NGVI",
     "NUTS",
     "QBVI",
+    "VOGN",
     "VON",
-    "BayesByBackprop",
-    "MetropolisHastings",
+    "Vadam",
 )
 _HOMES = {
     "fit": "bayeslearn.fitting",
@@ -70,17 +75,22 @@ if TYPE_CHECKING:
     from bayeslearn import networks as networks
     from bayeslearn import priors as priors
     from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
+    from bayeslearn.algorithms import BBVI as BBVI
     from bayeslearn.algorithms import EMGVB as EMGVB
     from bayeslearn.algorithms import HMC as HMC
     from bayeslearn.algorithms import MAP as MAP
     from bayeslearn.algorithms import MGVB as MGVB
+    from bayeslearn.algorithms import NGBBVI as NGBBVI
     from bayeslearn.algorithms import NGVI as NGVI
     from bayeslearn.algorithms import NUTS as NUTS
     from bayeslearn.algorithms import QBVI as QBVI
+    from bayeslearn.algorithms import VOGN as VOGN
     from bayeslearn.algorithms import VON as VON
     from bayeslearn.algorithms import Algorithm as Algorithm
     from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
+    from bayeslearn.algorithms import Laplace as Laplace
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
+    from bayeslearn.algorithms import Vadam as Vadam
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import DataError as DataError

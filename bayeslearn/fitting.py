@@ -601,7 +601,10 @@ def _evaluate(
 ) -> dict[str, Array]:
     """The lower bound (or, for a point, the log-joint) and what it is made of."""
     q = algorithm.approximation(target, state)
-    if not algorithm.has_lower_bound:
+    exact = algorithm.evidence(target, state)
+    if exact is not None:
+        told = {"elbo": exact, "objective": exact, "error": jnp.zeros((), jnp.float64)}
+    elif not algorithm.has_lower_bound:
         log_likelihood = target.scaled_log_likelihood(q.mean)
         log_joint = log_likelihood + target.log_prior(q.mean)
         told = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}

@@ -2,14 +2,19 @@
 
 from bayeslearn.algorithms.base import Algorithm, hyper, hyper_parameters
 from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
+from bayeslearn.algorithms.bbvi import BBVI
 from bayeslearn.algorithms.emgvb import EMGVB
 from bayeslearn.algorithms.hmc import HMC
+from bayeslearn.algorithms.laplace import Laplace
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.metropolis_hastings import MetropolisHastings
 from bayeslearn.algorithms.mgvb import MGVB
+from bayeslearn.algorithms.ng_bbvi import NGBBVI
 from bayeslearn.algorithms.ngvi import NGVI
 from bayeslearn.algorithms.nuts import NUTS
 from bayeslearn.algorithms.qbvi import QBVI
+from bayeslearn.algorithms.vadam import Vadam
+from bayeslearn.algorithms.vogn import VOGN
 from bayeslearn.algorithms.von import VON
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -20,27 +25,37 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         MetropolisHastings,
         HMC,
         NUTS,
+        BBVI,
+        NGBBVI,
         NGVI,
         VON,
+        Vadam,
+        VOGN,
         QBVI,
         MGVB,
         EMGVB,
+        Laplace,
     )
 }
 
 __all__ = [
     "ALGORITHMS",
+    "BBVI",
     "EMGVB",
     "HMC",
     "MAP",
     "MGVB",
+    "NGBBVI",
     "NGVI",
     "NUTS",
     "QBVI",
+    "VOGN",
     "VON",
     "Algorithm",
     "BayesByBackprop",
+    "Laplace",
     "MetropolisHastings",
+    "Vadam",
     "hyper",
     "hyper_parameters",
 ]

@@ -72,6 +72,7 @@ class Algorithm(eqx.Module):
     needs_gradient: ClassVar[bool] = True  # of the model, in its own steps
     needs_per_example: ClassVar[bool] = False
     needs_gaussian_prior: ClassVar[bool] = False
+    needs_linear_model: ClassVar[bool] = False  # linear in its weights, Gaussian noise
     takes_minibatches: ClassVar[bool] = True
     has_lower_bound: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
@@ -120,6 +121,10 @@ class Algorithm(eqx.Module):
 
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
         raise NotImplementedError
+
+    def evidence(self, target: Target, state: Any) -> Array | None:
+        """log p(D) where it is known exactly; then it is the elbo, and nothing is sampled."""
+        return None
 
     def predictive_target(self, target: Target, q: Any) -> Target:
         """The target whose network predicts for draws of q; `target` unless it is replaced."""

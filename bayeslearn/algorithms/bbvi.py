@@ -48,7 +48,6 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
-AVERAGED = 100  # steps over which the returned zeta is averaged, in a long run an eighth of it
 STARTS = ("mean-field", "mode")
 
 
@@ -100,7 +99,7 @@ class BlackBoxVI(Algorithm):
     rao_blackwell: bool = hyper(False, "weigh each factor's score by its own terms of h alone")
     start: str = hyper("mean-field", "where to start from", choices=STARTS)
 
-    def warm_start(self) -> Algorithm:
+    def warm_start(self) -> Algorithm | None:
         if self.start == "mode":
             return super().warm_start()
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
@@ -131,11 +130,7 @@ class BlackBoxVI(Algorithm):
     def moved(self, state: BlackBoxState, step: PyTree, optimizer_state: Any) -> BlackBoxState:
         """zeta + step, and the average of the last zetas."""
         zeta = jax.tree.map(jnp.add, state.zeta, step)
-        window = jnp.maximum(jnp.minimum(state.count, AVERAGED), state.count / 8)
-        newest = 1.0 / (1.0 + window)
-        average = jax.tree.map(
-            lambda a, z: a + (newest * (z - a)).astype(a.dtype), state.average, zeta
-        )
+        average = score.averaged(state.average, zeta, state.count)
         return BlackBoxState(zeta, average, state.unit, optimizer_state, state.count + 1)
 
     def approximation(

@@ -1,4 +1,4 @@
-r"""The Laplace approximation (MacKay 1992; survey section 3): a Gaussian at the mode.
+r"""The Laplace approximation (MacKay 1992): a Gaussian at the mode.
 
     mode  = argmax log p(D, w)                             the warm start, `MAP`
     prec  = -d^2 log p(D, w) / dw^2 at the mode            or its Gauss-Newton part (`curvature`)
@@ -13,6 +13,12 @@ block or diagonal covariance has the blocks or the diagonal of prec, not of its 
 A Hessian can be indefinite where the mode is not reached, or a density is not concave: eigenvalues
 are then taken by their absolute value, those near zero as one, and `flipped` counts them. The
 Gauss-Newton matrix plus the prior's precision is always positive.
+
+**Prediction.** The Gauss-Newton matrix is the exact curvature of the network linearised at the
+mode, f(x, mode) + J(x) (w - mode), so that is the network for which q is a posterior, and
+`predictive="linearised"` predicts with it (Immer et al. 2021). "sampled" puts draws of q through
+the network itself, where a q as wide as the Gauss-Newton one of a network is mostly wrong. The
+`elbo` that `fit` reports is always that of the network itself.
 
 The mode is the joint one of weights and noise. A network with more weights than rows interpolates
 there with hardly any noise (see `map`); give a known noise scale, or use a variational method.
@@ -79,7 +85,8 @@ def over_rows(target: Target, function: Any) -> PyTree:
 
     real = jnp.ones(len(data.y)) if data.weight is None else (data.weight > 0)
     weight = jnp.pad(real.astype(jnp.float64), (0, padding)).reshape(num, ROWS)
-    chunks = Batch(*jax.tree.map(in_chunks, (data.x, data.y)), weight)
+    x, y = jax.tree.map(in_chunks, (data.x, data.y))
+    chunks = Batch(x, y, weight)
     shares = jnp.sum(weight, axis=1) / jnp.sum(weight)
 
     def add(total: PyTree, part: tuple[Array, Batch]) -> tuple[PyTree, None]:
@@ -153,7 +160,7 @@ class Laplace(Algorithm):
             return DiagonalFrame.start(params, jax.tree.unflatten(structure, values)), sum(counts)
         groups = checked_groups(params, self.covariance, self.block)
         precs = over_rows(target, lambda b: matrices.blocks(key, target, params, b, groups, kind))
-        counts = [jnp.zeros((), jnp.float64)]
+        counts = (jnp.zeros((), jnp.float64),)
         if kind == "hessian":
             precs, counts = zip(*map(made_positive, precs), strict=True)
         return BlockFrame.start(params, tuple(precs), groups), sum(counts)

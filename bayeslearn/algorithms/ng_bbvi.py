@@ -48,7 +48,6 @@ from bayeslearn.gradients.score import Score
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
-
 LOG_RADIUS = math.log1p(RADIUS)
 
 
@@ -56,14 +55,6 @@ class NGBBVIInfo(NamedTuple):
     elbo: Array
     nll: Array
     clipped: Array  # 1 if the trust region acted
-
-
-def exact_natural(gradient: Score, is_diagonal: bool) -> Score:
-    """F^-1 gradient in the frame, F = 1 for the mean and off the diagonal, 2 on it."""
-    if is_diagonal:
-        return Score(gradient.mean, jax.tree.map(lambda m: 0.5 * m, gradient.spread))
-    halved = [jnp.tril(m, -1) + 0.5 * jnp.diag(jnp.diagonal(m)) for m in gradient.spread]
-    return Score(gradient.mean, tuple(halved))
 
 
 def sampled_natural(gradient: Score, noise: PyTree, damping: Any) -> Score:
@@ -82,18 +73,6 @@ def sampled_natural(gradient: Score, noise: PyTree, damping: Any) -> Score:
     treedef = jax.tree.structure(gradient.mean)
     mean, spread = (jax.tree.unflatten(treedef, [pair[i] for pair in pairs]) for i in (0, 1))
     return Score(mean, spread)
-
-
-def step_to_zeta(frame: Any, step: Score) -> dict[str, PyTree]:
-    """A step in the frame as one in zeta: C s, and C A with A's own diagonal (of logarithms)."""
-    if isinstance(frame, DiagonalFrame):
-        return {"mean": jax.tree.map(jnp.multiply, frame.std, step.mean), "spread": step.spread}
-    mean = frame.join(tuple(c @ s for c, s in zip(frame.factors, step.mean, strict=True)))
-    spread = tuple(
-        jnp.tril(c @ a, -1) + jnp.diag(jnp.diagonal(a))
-        for c, a in zip(frame.factors, step.spread, strict=True)
-    )
-    return {"mean": mean, "spread": spread}
 
 
 def adam(
@@ -174,7 +153,7 @@ class NGBBVI(BlackBoxVI):
         gradient = score.average(frame, noise, weight)
         if self.fisher == "monte-carlo":
             return sampled_natural(gradient, noise, self.damping)
-        return exact_natural(gradient, self.covariance == "diagonal")
+        return score.natural(gradient)
 
     def step(
         self, key: Array, target: Target, state: BlackBoxState, batch: Batch | None
@@ -185,11 +164,11 @@ class NGBBVI(BlackBoxVI):
         in_x, in_y = (jax.tree.map(lambda e, i=i: e[i], noise) for i in self._split())
         h_x, h_y = (told.h[i] for i in self._split())
         weight = h_y - score.control_variate(h_x, score.squared_scores(frame, in_x))
-        natural = step_to_zeta(frame, self.natural(frame, in_y, weight))
+        natural = score.step_to_zeta(frame, self.natural(frame, in_y, weight))
         scaled = jax.tree.map(jnp.divide, natural, state.unit)
-        t = state.count + 1
+        first, second = state.optimizer_state
         direction, *memory = adam(
-            scaled, *state.optimizer_state, t, self.beta1, self.beta2, self.epsilon
+            scaled, first, second, state.count + 1, self.beta1, self.beta2, self.epsilon
         )
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
         step = jax.tree.map(lambda u, d: u * (rate * d).astype(u.dtype), state.unit, direction)

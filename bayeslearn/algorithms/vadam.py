@@ -10,9 +10,9 @@ and t the number of steps so far plus one:
     mean <- mean - beta m_hat / (sqrt(s_hat) + lambda/N)
     m_hat = m / (1 - beta1^t),   s_hat = s / (1 - beta2^t)    `bias_correction`
 
-The standard deviation has the uncorrected s. Several draws (`num_draws`) average g and g^2. Without
-noise and prior it is Adam with eps = 0. `start="laplace"` begins with s = (prec - lambda) / N of the
-curvature at the warm start, which leaves no transient in s and no bias to correct in it;
+The standard deviation has the uncorrected s. Several draws (`num_draws`) average g and g^2.
+Without noise and prior it is Adam with eps = 0. `start="laplace"` begins with the curvature at the
+warm start, s = (prec - lambda) / N, which leaves no transient in s and no bias to correct in it;
 `start="zero"` is the paper's, where q begins as the prior.
 
 **The price of a batch.** g^2 is the square of a mean, not the mean of squares h that a precision
@@ -20,17 +20,18 @@ is made of: for M of N rows without replacement
 
     E[g^2] = w h + (1 - w) gbar^2,   w = (N - M) / (M (N - 1)),
 
-about h/M near a mode. So with `squares="mean"`, the paper's, the variance of q is up to M times too
-large for M > 1 (8.6 to 10.6 times at M = 32), and a full batch (w = 0) knows nothing of h: use
-batch_size=1 with it where the spread matters. `squares="signs"` keeps M = 1's spread at every M: with
-random signs r_i, (sum_i r_i g_i)^2 / M is h in expectation, one more backward pass and no
-per-example gradient. At M = 1 both are the same.
+about h/M near a mode. So with `squares="mean"`, the paper's, the variance of q is up to M times
+too large for M > 1 (8.6 to 10.6 times at M = 32), and a full batch (w = 0) knows nothing of h:
+use batch_size=1 with it where the spread matters. `squares="signs"` keeps M = 1's spread at every
+M: with random signs r_i, (sum_i r_i g_i)^2 / M is h in expectation, for one more backward pass
+and no per-example gradient. At M = 1 both are the same.
 
 Differs from the survey: std (errata 70), m and s are kept uncorrected (errata 76).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -60,8 +61,8 @@ class VadamInfo(NamedTuple):
 class Correction(NamedTuple):
     """What m and s are divided by in the mean's step."""
 
-    m: Array
-    s: Array
+    m: Array | float
+    s: Array | float
 
 
 def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree, PyTree]:
@@ -112,9 +113,9 @@ def vadam_update(
     prior_mean: Array,
     share: Array,
     *,
-    rate: Array,
-    beta1: Array,
-    beta2: Array,
+    rate: Array | float,
+    beta1: Array | float,
+    beta2: Array | float,
     correction: Correction,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `share` is lambda / N."""
@@ -206,7 +207,9 @@ class Vadam(Algorithm):
         return DiagonalGaussian(state.mean, spread(state.s, share, target.num_data))
 
 
-def tree_unzip(function, *trees: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+def tree_unzip(
+    function: Callable[..., tuple[Array, ...]], *trees: PyTree
+) -> tuple[PyTree, PyTree, PyTree]:
     """A leaf function that returns three arrays, as three trees."""
     leaves = [function(*arrays) for arrays in zip(*map(jax.tree.leaves, trees), strict=True)]
     structure = jax.tree.structure(trees[0])

@@ -20,8 +20,8 @@ of T = 1 and the true N. `damping` steadies the mean's step and leaves the sprea
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
 specified: a noise scale held three times too small makes the variance about 0.11 of mean
-field's, three times too large about 8 times it. Learn the noise, or take "fisher" (labels sampled from the model, unbiased for the
-Gauss-Newton diagonal) or "gauss-newton" (its diagonal exactly).
+field's, three times too large about 8 times it. Learn the noise, or take "fisher" (labels sampled
+from the model, unbiased for the Gauss-Newton diagonal) or "gauss-newton" (its diagonal exactly).
 
 Differs from the survey: std (errata 70), the sign of g (errata 79), s is averaged with s and not
 with m (errata 80), m is divided by s + lambda/N (errata 81), the name of h (errata 78).
@@ -69,11 +69,11 @@ def vogn_update(
     prior_mean: Array,
     share: Array,
     *,
-    rate: Array,
-    beta1: Array,
-    beta2: Array,
-    weight: Array,
-    damping: Array,
+    rate: Array | float,
+    beta1: Array | float,
+    beta2: Array | float,
+    weight: Array | float,
+    damping: Array | float,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `share` is lambda / N, `weight` is T."""
     m = beta1 * m + (1.0 - beta1) * (gradient + weight * share * (mean - prior_mean))
@@ -126,7 +126,7 @@ class VOGN(Algorithm):
     needs_gaussian_prior: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
-    learning_rate: float = hyper(0.1, "share of the natural step of the mean", above=0)
+    learning_rate: float = hyper(0.3, "share of the natural step of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     beta1: float = hyper(0.9, "memory of the gradient's average m", least=0, below=1)

@@ -45,6 +45,7 @@ from bayeslearn.tree import Array, PyTree
 
 BASELINES = ("leave-one-out", "control-variate", "none")
 LOG_2PI = 1.8378770664093453
+AVERAGED = 100  # steps over which `averaged` averages; in a long run the last eighth of it
 
 
 class Score(NamedTuple):
@@ -92,6 +93,22 @@ def lowered(factor: Array) -> Array:
     """The Cholesky factor of C C^T, from C^T = Q R without forming the product."""
     upper = jnp.linalg.qr(factor.T, mode="r")
     return upper.T * jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)
+
+
+def lowered_frame(frame: BlockFrame) -> BlockFrame:
+    """The same Gaussian with Cholesky factors."""
+    factors = tuple(map(lowered, frame.factors))
+    return BlockFrame(frame.mean, factors, frame.log_det, frame.groups)
+
+
+def averaged(average: PyTree, zeta: PyTree, count: Array) -> PyTree:
+    """The running average of the last zetas, free of the noise of single steps."""
+    window = jnp.maximum(jnp.minimum(count, AVERAGED), count / 8)
+
+    def newer(old: Array, new: Array) -> Array:
+        return old + ((new - old) / (1.0 + window)).astype(old.dtype)
+
+    return jax.tree.map(newer, average, zeta)
 
 
 def to_zeta(frame: Any, score: Score) -> dict[str, PyTree]:
@@ -191,3 +208,26 @@ def average(frame: Any, noise: PyTree, weight: Array) -> Score:
         else:
             spreads.append(jnp.tensordot(c, e**2 - 1.0, axes=1))
     return Score(jax.tree.unflatten(treedef, means), jax.tree.unflatten(treedef, spreads))
+
+
+def natural(gradient: Score) -> Score:
+    """F^-1 gradient in the frame: as lower triangular A for a block.
+
+    There the Fisher matrix is diagonal: 1 for the mean and below A's diagonal, 2 on it.
+    """
+    if not isinstance(gradient.spread, tuple):
+        return Score(gradient.mean, jax.tree.map(lambda m: 0.5 * m, gradient.spread))
+    halved = tuple(jnp.tril(m, -1) + 0.5 * jnp.diag(jnp.diagonal(m)) for m in gradient.spread)
+    return Score(gradient.mean, halved)
+
+
+def step_to_zeta(frame: Any, step: Score) -> dict[str, PyTree]:
+    """A step in the frame as one in zeta: C s, and C A with A's own diagonal (of logarithms)."""
+    if isinstance(frame, DiagonalFrame):
+        return {"mean": jax.tree.map(jnp.multiply, frame.std, step.mean), "spread": step.spread}
+    mean = frame.join(tuple(c @ s for c, s in zip(frame.factors, step.mean, strict=True)))
+    spread = tuple(
+        jnp.tril(c @ a, -1) + jnp.diag(jnp.diagonal(a))
+        for c, a in zip(frame.factors, step.spread, strict=True)
+    )
+    return {"mean": mean, "spread": spread}

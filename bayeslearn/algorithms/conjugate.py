@@ -1,0 +1,263 @@
+r"""Conjugate linear regression: the exact posterior in closed form (survey section 3).
+
+For a network that is linear in its weights, f(x, w) = f(x, 0) + J(x) w:
+
+**Known noise** (`Gaussian(noise_scale=...)`), with R the noise's diagonal covariance and prior
+N(mean0, P0^-1):
+
+    prec = P0 + sum_i J_i^T R^-1 J_i,    prec mean = P0 mean0 + sum_i J_i^T R^-1 (y_i - f_i(0))
+
+**Unknown noise** (`Gaussian()`). Sigma ~ IW(scale0, dof0), B | Sigma ~ MN(B0, prec0^-1, Sigma); for
+one column that is the normal-inverse-gamma. The weights' prior is that of the model SCALED BY THE
+NOISE: `Normal(scale=s)` means w | sigma ~ N(mean0, s^2 sigma^2). The model's own prior of the log
+noise scale is replaced by the inverse-Wishart with dof0 = `noise_dof` and mean `noise_scale`^2 I:
+
+    prec  = prec0 + X^T X,               prec B = prec0 B0 + X^T Y
+    scale = scale0 + (Y - X B)^T (Y - X B) + (B - B0)^T prec0 (B - B0),   dof = dof0 + N
+
+(`update`; yesterday's posterior is today's prior, in any number of pieces). Columns share Sigma, so
+their noise may be correlated. Predictions are Student's t, exactly (`families.student`), and
+`posterior.elbo` is log p(D), exactly:
+
+    log p(D) = -N d/2 log(pi) + d/2 log(|prec0| / |prec|) + dof0/2 log|scale0| - dof/2 log|scale|
+               + log Gamma_d(dof / 2) - log Gamma_d(dof0 / 2)
+
+The survey's product prior of independent weights and noise is not conjugate (algorithms.md 17); for
+that one use a sampler.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.errors import Shown, refuse
+from bayeslearn.families import FullGaussian
+from bayeslearn.families.student import (
+    ConjugateFamily,
+    MatrixNormalInverseWishart,
+    linear_parts,
+)
+from bayeslearn.likelihoods import Gaussian
+from bayeslearn.model import Batch, Target
+from bayeslearn.tree import Array, PyTree
+
+NOISES = ("auto", "known", "normal-inverse-gamma", "matrix-normal-inverse-wishart")
+PROBES = 8  # rows at which linearity is tried
+TOLERANCE = 1e-3  # of the outputs' size, in the network's own precision
+
+
+class ConjugateState(NamedTuple):
+    family: Any
+    log_evidence: Array
+
+
+class ConjugateInfo(NamedTuple):
+    log_evidence: Array  # log p(D), exact
+
+
+def known_noise(
+    prior_mean: Array, prior_prec: Array, jacobian: Array, y: Array, noise_scale: Array
+) -> tuple[Array, Array, Array]:
+    """Mean, precision and log-evidence; jacobian (rows, o, k), y (rows, o), noise_scale (o,)."""
+    features = (jacobian / noise_scale[:, None]).reshape(-1, jacobian.shape[-1])
+    scaled = (y / noise_scale).reshape(-1)
+    prec = jnp.diag(prior_prec) + features.T @ features
+    mean = jnp.linalg.solve(prec, prior_prec * prior_mean + features.T @ scaled)
+    residual, away = scaled - features @ mean, mean - prior_mean
+    log_evidence = (
+        -0.5 * scaled.size * jnp.log(2 * jnp.pi)
+        - len(y) * jnp.sum(jnp.log(noise_scale))
+        + 0.5 * jnp.sum(jnp.log(prior_prec))
+        - 0.5 * jnp.linalg.slogdet(prec).logabsdet
+        - 0.5 * (residual @ residual + prior_prec @ away**2)
+    )
+    return mean, prec, log_evidence
+
+
+def update(
+    previous: MatrixNormalInverseWishart, x: Array, y: Array
+) -> tuple[MatrixNormalInverseWishart, Array]:
+    """The posterior after rows (x, y), and log p(y | x, previous)."""
+    prec = previous.prec + x.T @ x
+    location = jnp.linalg.solve(prec, previous.prec @ previous.location + x.T @ y)
+    residual, away = y - x @ location, location - previous.location
+    scale = previous.scale + residual.T @ residual + away.T @ previous.prec @ away
+    scale = 0.5 * (scale + scale.T)
+    new = MatrixNormalInverseWishart(location, prec, scale, previous.dof + len(y))
+    log_evidence = new.log_normaliser() - previous.log_normaliser()
+    return new, log_evidence - 0.5 * y.size * jnp.log(2 * jnp.pi)
+
+
+def output_order(target: Target, params: PyTree) -> Array:
+    """Positions of each output's own weights: (outputs, weights of one output).
+
+    Tried at random inputs, since a column of the data may be all zeros.
+    """
+    _, jacobian = linear_parts(target, params, _probes(target))
+    owner = jnp.argmax(jnp.sum(jacobian**2, axis=0), axis=0)
+    return jnp.argsort(owner, stable=True).reshape(jacobian.shape[1], -1)
+
+
+def _probes(target: Target) -> PyTree:
+    """Random inputs like the data's; inputs that are no real numbers are taken from the data."""
+    assert target.data is not None
+
+    def like(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf[:PROBES]
+        rows = min(PROBES, len(leaf))
+        return jax.random.normal(jax.random.key(0), (rows, *leaf.shape[1:]), leaf.dtype)
+
+    return jax.tree.map(like, target.data.x)
+
+
+class Conjugate(Algorithm):
+    """The exact posterior of linear regression, noise known or not."""
+
+    name: ClassVar[str] = "conjugate"
+    title: ClassVar[str] = "exact posterior of linear regression"
+    needs_gradient: ClassVar[bool] = False
+    needs_gaussian_prior: ClassVar[bool] = True
+    needs_linear_model: ClassVar[bool] = True
+    takes_minibatches: ClassVar[bool] = False
+    shown: ClassVar[tuple[str, ...]] = ("log_evidence",)
+    auto_steps: ClassVar[int] = 1
+
+    noise: str = hyper(
+        "auto",
+        "known, or its conjugate prior: normal-inverse-gamma (one column of y) or"
+        " matrix-normal-inverse-wishart (several); auto: what the likelihood says",
+        choices=NOISES,
+    )
+    noise_scale: float | None = hyper(
+        None,
+        "prior guess of the noise's standard deviation; None: the spread of each column of y",
+        above=0,
+        optional=True,
+        real=True,
+    )
+    noise_dof: float | None = hyper(
+        None,
+        "rows that guess is worth, plus the columns of y, plus one; None: worth one row",
+        above=0,
+        optional=True,
+        real=True,
+    )
+
+    def warm_start(self) -> None:
+        return None
+
+    def check(self, target: Target, params: PyTree) -> None:
+        if not isinstance(target.likelihood, Gaussian):
+            refuse(
+                "likelihood",
+                Shown(type(target.likelihood).__name__),
+                "be Gaussian for the exact posterior",
+                "Use another algorithm, such as bl.HMC().",
+            )
+        likelihood = target.likelihood
+        columns, learned = likelihood.num_outputs, likelihood.noise_scale is None
+        if self.noise == "known" and learned:
+            refuse("noise", self.noise, "suit the likelihood", "Write Gaussian(noise_scale=...).")
+        if self.noise not in ("auto", "known") and not learned:
+            refuse(
+                "noise", self.noise, "suit the likelihood", "Write Gaussian() to infer the noise."
+            )
+        if self.noise == "normal-inverse-gamma" and columns > 1:
+            refuse(
+                "noise",
+                self.noise,
+                f"serve the {columns} columns of y",
+                'Write noise="matrix-normal-inverse-wishart".',
+            )
+        if learned and self.noise_dof is not None and self.noise_dof <= columns - 1:
+            refuse("noise_dof", self.noise_dof, f"be greater than {columns - 1}")
+        self._check_linear(target, params, learned and columns > 1)
+
+    def _check_linear(self, target: Target, params: PyTree, shares_features: bool) -> None:
+        x = _probes(target)
+        offset, jacobian = (np.asarray(part) for part in linear_parts(target, params, x))
+        network = params["network"]
+        for seed in (1, 2):
+            weights = tree.normal_like(jax.random.key(seed), network)
+            found = np.asarray(target.outputs({**params, "network": weights}, x))
+            wanted = offset + jacobian @ np.asarray(tree.ravel(weights), np.float64)
+            size = np.max(np.abs(wanted)) + 1e-30
+            if not np.all(np.abs(found - wanted) <= TOLERANCE * size):
+                refuse(
+                    "network",
+                    Shown("one that is not"),
+                    "be linear in its weights for the exact posterior",
+                    "Use bl.networks.MLP([]), or another algorithm, such as bl.HMC().",
+                )
+        if not shares_features:
+            return
+        shared = _divides(jacobian)
+        if shared:
+            assert target.prior is not None
+            order = np.asarray(output_order(target, params))
+            own = np.stack([jacobian[:, o, row] for o, row in enumerate(order)])
+            prec = np.asarray(tree.ravel(target.prior.broadcast(params)[1]["network"]))[order]
+            shared = np.allclose(own, own[:1]) and np.allclose(np.sum(own**2), np.sum(jacobian**2))
+            shared = shared and np.allclose(prec, prec[:1])
+        if not shared:
+            refuse(
+                "network",
+                Shown("one where they differ"),
+                "have the same features and prior scales for each output, where the noise is"
+                " unknown and y has several columns",
+                "Use bl.networks.MLP([]), or fit one column at a time.",
+            )
+
+    def init(self, key: Array, target: Target, params: PyTree) -> ConjugateState:
+        assert target.data is not None
+        assert target.prior is not None
+        offset, jacobian = linear_parts(target, params, target.data.x)
+        y = target.data.y.astype(jnp.float64) - offset
+        mean, prec = target.prior.broadcast(tree.double(params))
+        mean, prec = tree.ravel(mean["network"]), tree.ravel(prec["network"])
+        if getattr(target.likelihood, "noise_scale", None) is not None:
+            scale = target.likelihood.std(params["likelihood"], jnp.float64)
+            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, scale)
+            like = {**params, "network": tree.unraveler(params["network"])(found)}
+            return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
+        order = output_order(target, params)
+        prior = self._prior(target, mean[order].T, prec[order[0]])
+        exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y)
+        return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
+
+    def _prior(self, target: Target, location: Array, prec: Array) -> MatrixNormalInverseWishart:
+        d = location.shape[1]
+        dof = jnp.asarray(d + 2.0 if self.noise_dof is None else self.noise_dof, jnp.float64)
+        guess = self.noise_scale
+        std = jnp.exp(target.likelihood.center) if guess is None else jnp.full(d, guess)
+        # the mean of IW(scale, dof) where there is one, else the scale of one row
+        scale = jnp.diag(std.astype(jnp.float64) ** 2) * jnp.where(dof > d + 1, dof - d - 1, 1.0)
+        return MatrixNormalInverseWishart(location, jnp.diag(prec), scale, dof)
+
+    def step(
+        self, key: Array, target: Target, state: ConjugateState, batch: Batch | None
+    ) -> tuple[ConjugateState, ConjugateInfo]:
+        """All was done at the start."""
+        return state, ConjugateInfo(state.log_evidence)
+
+    def evidence(self, target: Target, state: ConjugateState) -> Array:
+        return state.log_evidence
+
+    def approximation(
+        self, target: Target, state: ConjugateState, draws: PyTree | None = None
+    ) -> Any:
+        return state.family
+
+
+def _divides(jacobian: np.ndarray) -> bool:
+    """Whether each output owns as many weights."""
+    owner = np.argmax(np.sum(jacobian**2, axis=0), axis=0)
+    counts = np.bincount(owner, minlength=jacobian.shape[1])
+    return bool(np.all(counts == counts[0]))
