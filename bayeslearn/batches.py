@@ -50,7 +50,7 @@ class Stream:
     def __init__(self, batches: Iterable[Any]):
         self._source = batches
         self._iterator: Iterator[Any] = iter(batches)
-        self._restarts = self._iterator is not batches
+        self.restarts = self._iterator is not batches
         self._seen_this_pass = 0
         self._pending: list[Any] = []
         self.batch_size = 0
@@ -64,7 +64,7 @@ class Stream:
         try:
             batch = next(self._iterator)
         except StopIteration:
-            if not self._restarts or self._seen_this_pass == 0:
+            if not self.restarts or self._seen_this_pass == 0:
                 raise
             self._iterator, self._seen_this_pass = iter(self._source), 0
             batch = next(self._iterator)

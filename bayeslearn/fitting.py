@@ -25,7 +25,7 @@ import numpy as np
 from bayeslearn import batches, tree
 from bayeslearn.algorithms import ALGORITHMS, Algorithm
 from bayeslearn.errors import ArgumentError, DivergenceError, Shown, refuse
-from bayeslearn.model import Batch, Model, Target, check_data
+from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
 from bayeslearn.precision import double_precision, inside_double_precision, to_host
 from bayeslearn.progress import Progress
@@ -42,7 +42,9 @@ CHUNK = 100  # steps per compiled call
 STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
-MAX_BACK_OFFS = 10
+MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
+CALM_ROUNDS = 20
+PATIENT_BACK_OFFS = 2  # before it steps back to its best state
 
 
 class Progressed(NamedTuple):
@@ -95,7 +97,17 @@ def fit(
     """
     algorithm = check_algorithm(algorithm)
     check_arguments(
-        algorithm, seed, num_steps, batch_size, num_chains, eval_every, patience, chunk_size
+        algorithm,
+        seed=seed,
+        num_steps=num_steps,
+        batch_size=batch_size,
+        num_chains=num_chains,
+        num_data=num_data,
+        validation=validation,
+        eval_every=eval_every,
+        patience=patience,
+        chunk_size=chunk_size,
+        callback=callback,
     )
     began = time.perf_counter()
     root = jax.random.key(int(seed))
@@ -104,13 +116,13 @@ def fit(
         start = _check_start(params, start)
     if start is None:
         refuse("params", None, "be given to start from, for a Target that has no start of its own")
+    _check_suits(algorithm, target, batch_size, stream, num_data, validation)
     held_out = None if validation is None else _held_out(target, validation)
-    _check_suits(algorithm, target, batch_size, stream, num_data, held_out)
     algorithm.check(target, start)
     rows = 1 if target.data is None else len(target.data.y)
     if batch_size == "auto":
         batch_size = batches.auto_batch_size(rows)
-    elif isinstance(batch_size, int) and batch_size > rows and stream is None:
+    elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
 
     setting = _Setting(
@@ -123,14 +135,20 @@ def fit(
         callback=callback,
         chunk_size=chunk_size,
     )
-    if not isinstance(patience, int):
+    if patience in (None, "auto"):
         patience = PATIENCE if patience == "auto" and num_steps == "auto" else None
-    warm = _warm_start(setting, algorithm, start)
+    notes = []
+    warm = None
+    if stream is None or stream.restarts:
+        warm = _warm_start(setting, algorithm, start)
+    elif algorithm.warm_start() is not None:
+        notes.append("There was no warm start: the data iterator can be read only once.")
     if algorithm.is_sampler:
         run = _sample(setting, algorithm, start, warm, 4 if num_chains is None else int(num_chains))
     else:
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
-        run = _optimise(setting, algorithm, start, warm, steps, eval_every, patience)
+        rest = None if patience is None else int(patience)
+        run = _optimise(setting, algorithm, start, warm, steps, eval_every, rest)
     posterior = Posterior(
         target=target,
         algorithm=algorithm,
@@ -139,7 +157,7 @@ def fit(
         trace=run.trace,
         elbo=run.elbo,
         stopped=run.stopped,
-        notes=tuple(run.notes),
+        notes=(*notes, *run.notes),
         seed=int(seed),
         wall_time=time.perf_counter() - began,
         compile_time=run.compile_time + (0.0 if warm is None else warm.compile_time),
@@ -231,7 +249,8 @@ def _optimise(
 
     trace: dict[str, list[Any]] = {}
     best = _Best(patience)
-    good, step, scale, back_offs, skipped = state, 0, 1.0, 0, 0
+    good, step, scale, skipped = state, 0, 1.0, 0
+    back_offs = recent = calm = 0
     stopped = f"All {num_steps} steps were done."
     ended = False
     with Progress(algorithm.name, num_steps, setting.progress) as bar:
@@ -259,18 +278,24 @@ def _optimise(
                     break
             if at > step and (not bool(finite) or bad > eval_every // 2):
                 back_offs += 1
+                recent, calm = recent + 1, 0
                 scale *= 0.5
-                if back_offs > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
+                if recent > PATIENT_BACK_OFFS and best.state is not None:
+                    good = best.state  # the last state was finite, but already on its way out
+                if recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
                     raise DivergenceError(
                         f"{algorithm.name} met non-finite numbers after step {step} and"
-                        f" {back_offs - 1} shorter steps did not help. Scale x and y to unit"
+                        f" {recent - 1} shorter steps did not help. Scale x and y to unit"
                         " spread, lower `learning_rate`, or check the network for divisions by"
                         " zero."
                     )
                 continue
             if at == step:
+                stopped = f"The data iterator ended after {step} steps."
                 break
-            step, good, skipped = at, state, skipped + bad
+            step, good, skipped, calm = at, state, skipped + bad, calm + 1
+            if calm == CALM_ROUNDS:
+                recent = 0
             for info in infos:
                 for name, values in info._asdict().items():
                     trace.setdefault(name, []).append(values)
@@ -657,43 +682,39 @@ def check_algorithm(algorithm: Any) -> Algorithm:
     return algorithm
 
 
-def check_arguments(
-    algorithm: Algorithm,
-    seed: Any,
-    num_steps: Any,
-    batch_size: Any,
-    num_chains: Any,
-    eval_every: Any,
-    patience: Any,
-    chunk_size: Any,
-) -> None:
-    def whole(name: str, value: Any, least: int = 1) -> None:
+def check_arguments(algorithm: Algorithm, **given: Any) -> None:
+    """Refuse what can be refused by the arguments alone."""
+
+    def whole(name: str, least: int = 1) -> None:
+        value = given[name]
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or value < least:
             refuse(name, value, f"be a whole number of at least {least}")
 
-    whole("seed", seed, least=0)
-    for name, value in (("num_steps", num_steps), ("batch_size", batch_size)):
-        if value != "auto":
-            if algorithm.is_sampler:
-                refuse(
-                    name,
-                    value,
-                    f"be left out for the sampler {algorithm.name}",
-                    "Set num_warmup, num_samples and thin on the algorithm; samplers use all rows."
-                    if name == "num_steps"
-                    else "Samplers need all rows in every step.",
-                )
-            whole(name, value)
-    if num_chains is not None:
-        if not algorithm.is_sampler:
-            refuse("num_chains", num_chains, f"be left out: {algorithm.name} is not a sampler")
-        whole("num_chains", num_chains)
-    for name, value in (("eval_every", eval_every), ("chunk_size", chunk_size)):
-        if value is not None:
-            whole(name, value)
-    if patience not in (None, "auto"):
-        whole("patience", patience)
+    whole("seed", least=0)
+    if algorithm.is_sampler:
+        remedies = {
+            "num_steps": "Set num_warmup, num_samples and thin on the algorithm.",
+            "batch_size": "Samplers need all rows in every step.",
+        }
+        unset = {"num_steps": "auto", "batch_size": "auto", "patience": "auto"}
+        for name in ("num_steps", "batch_size", "validation", "eval_every", "patience"):
+            value = given[name]
+            if not (value is None or (isinstance(value, str) and value == unset.get(name))):
+                shown = Shown("held-out rows") if name == "validation" else value
+                must = f"be left out for the sampler {algorithm.name}"
+                refuse(name, shown, must, remedies.get(name, ""))
+    elif given["num_chains"] is not None:
+        must = f"be left out: {algorithm.name} is not a sampler"
+        refuse("num_chains", given["num_chains"], must)
+    for name in ("num_steps", "batch_size", "patience"):
+        if not (given[name] is None or (isinstance(given[name], str) and given[name] == "auto")):
+            whole(name)
+    for name in ("num_chains", "num_data", "eval_every", "chunk_size"):
+        if given[name] is not None:
+            whole(name)
+    if given["callback"] is not None and not callable(given["callback"]):
+        refuse("callback", given["callback"], "be a function")
 
 
 def _bind(
@@ -737,6 +758,7 @@ def _is_table(x: Any) -> bool:
 
 def _held_out(target: Target, validation: Any) -> Batch:
     x, y = check_data(validation, "validation")
+    check_like_training(x, target)
     return target.batch((x, target.likelihood.check(y)))
 
 
@@ -749,9 +771,13 @@ def _check_start(params: PyTree, start: PyTree) -> PyTree:
             Shown(f"the tree {jax.tree.structure(params)}"),
             f"have the structure {jax.tree.structure(start)}",
         )
-    return jax.tree.map(
-        lambda p, s: jnp.broadcast_to(jnp.asarray(p, s.dtype), s.shape), params, start
-    )
+    names = tree.leaf_names(start)
+    for name, p, s in zip(names, jax.tree.leaves(params), jax.tree.leaves(start), strict=True):
+        if jnp.shape(p) != s.shape:
+            refuse(
+                "params", Shown(f"shape {jnp.shape(p)} for {name}"), f"have shape {s.shape} there"
+            )
+    return jax.tree.map(lambda p, s: jnp.asarray(p, s.dtype), params, start)
 
 
 def _check_suits(
@@ -760,9 +786,11 @@ def _check_suits(
     batch_size: Any,
     stream: Any,
     num_data: Any,
-    held_out: Any,
+    validation: Any,
 ) -> None:
     if target.is_density:
+        if validation is not None:
+            refuse("validation", Shown("held-out rows"), "be left out for a bare log-density")
         if algorithm.needs_per_example:
             refuse(
                 "algorithm",
@@ -777,8 +805,10 @@ def _check_suits(
                 "work without a Gaussian prior on a bare log-density",
                 "Use bl.Model with bl.priors.Normal, or another algorithm.",
             )
-        if batch_size != "auto" or held_out is not None:
+        if batch_size != "auto":
             refuse("batch_size", batch_size, "be left out for a bare log-density")
+    if stream is not None and batch_size != "auto":
+        refuse("batch_size", batch_size, "be left out: an iterable has batches of its own")
     if stream is not None and not algorithm.takes_minibatches:
         refuse(
             "data",

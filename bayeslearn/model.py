@@ -287,6 +287,18 @@ def _check_dtype(dtype: Any) -> str:
     return name
 
 
+def check_like_training(x: PyTree, target: Target) -> None:
+    """Refuse inputs of another shape than those the target was bound to."""
+    assert target.data is not None
+    if str(jax.tree.structure(x)) != str(jax.tree.structure(target.data.x)):
+        refuse(
+            "x", jax.tree.structure(x), f"be like in fitting: {jax.tree.structure(target.data.x)}"
+        )
+    for new, old in zip(jax.tree.leaves(x), jax.tree.leaves(target.data.x), strict=True):
+        if new.shape[1:] != old.shape[1:]:
+            refuse("x", new.shape, f"have rows of shape {old.shape[1:]}, as in fitting")
+
+
 def _check_params(params: PyTree) -> PyTree:
     for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):

@@ -15,7 +15,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import ArgumentError, refuse
 from bayeslearn.families import Draws, Point
-from bayeslearn.model import Target, check_inputs
+from bayeslearn.model import Target, check_inputs, check_like_training
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive import Predictive
 from bayeslearn.tree import Array, PyTree
@@ -77,7 +77,7 @@ class Posterior:
             _check_whole("num_samples", num_samples, least=1)
         _check_whole("seed", seed, least=0)
         x = check_inputs(x)
-        _check_like_training(x, self.target)
+        check_like_training(x, self.target)
         if num_samples is None and hasattr(self.family, "predictive"):  # in closed form
             return self.family.predictive(self.target, self.target.batch((x, np.zeros(1))).x)
         if isinstance(self.family, Point):
@@ -157,14 +157,3 @@ def _check_whole(name: str, value: Any, least: int) -> None:
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < least:
         refuse(name, value, f"be a whole number of at least {least}")
-
-
-def _check_like_training(x: PyTree, target: Target) -> None:
-    assert target.data is not None
-    if str(jax.tree.structure(x)) != str(jax.tree.structure(target.data.x)):
-        refuse(
-            "x", jax.tree.structure(x), f"be like in fitting: {jax.tree.structure(target.data.x)}"
-        )
-    for new, old in zip(jax.tree.leaves(x), jax.tree.leaves(target.data.x), strict=True):
-        if new.shape[1:] != old.shape[1:]:
-            refuse("x", new.shape, f"have rows of shape {old.shape[1:]}, as in fitting")

@@ -229,7 +229,6 @@ def test_refused_before_the_loop_is_compiled(case, compiles):
     assert not [name for name in seen if any(f"({part})" in name for part in LOOP)], seen
 
 
-@pytest.mark.xfail(strict=True, reason="fit looks at Python integers only")
 def test_a_numpy_batch_size_larger_than_the_data():
     refused(options(batch_size=np.int64(100), num_steps=5), "`batch_size` must be at most")
 

@@ -15,6 +15,7 @@ Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), f
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -33,6 +34,7 @@ from bayeslearn.tree import Array, PyTree
 COVARIANCES = ("full", "block", "diagonal")
 GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
+EVEN = (-math.log1p(RADIUS), math.log1p(RADIUS))
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 
 
@@ -100,13 +102,19 @@ def step_share(frame: Any, num_draws: int, gradient: str, guards: bool) -> float
     return num_draws / (num_draws + frame.size)
 
 
-def hold_spectrum(spectrum: Spectrum, guards: bool) -> tuple[Spectrum, Array, Array]:
-    """The covariance step inside the trust region: step, acted, largest relative change."""
-    # The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r].
-    held, largest = spectrum.clipped(-RADIUS / (1.0 + RADIUS), RADIUS)
+def hold_spectrum(
+    spectrum: Spectrum, guards: bool, low: float = -RADIUS / (1.0 + RADIUS), high: float = RADIUS
+) -> tuple[Spectrum, Array, Array]:
+    """The covariance step inside the trust region: step, acted, largest eigenvalue.
+
+    The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r]. A retraction,
+    which is exp(b) to second order, takes [-log(1 + r), log(1 + r)] (`EVEN`).
+    """
+    held, smallest, largest = spectrum.clipped(low, high)
+    size = jnp.maximum(largest, -smallest)
     if not guards:
-        return spectrum, jnp.zeros((), bool), largest
-    return held, largest > RADIUS, largest
+        return spectrum, jnp.zeros((), bool), size
+    return held, (smallest < low) | (largest > high), size
 
 
 def hold_mean(step: PyTree, guards: bool) -> tuple[PyTree, Array]:

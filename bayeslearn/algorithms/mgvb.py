@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.gaussian import (
+    EVEN,
     GaussianInfo,
     GaussianState,
     GaussianVI,
@@ -73,7 +74,7 @@ def manifold_step(
         )
         spectrum = frame.spectrum(memory[1])
         new_mean = jax.tree.map(jnp.add, frame.mean, memory[0])
-    step, clipped, largest = hold_spectrum(spectrum.scaled(beta), guards)
+    step, clipped, largest = hold_spectrum(spectrum.scaled(beta), guards, *EVEN)
     nothing = jax.tree.map(jnp.zeros_like, mean_gradient)
     moved = frame.move(nothing, step, stretch)
     moved = eqx.tree_at(lambda f: f.mean, moved, new_mean)

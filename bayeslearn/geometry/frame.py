@@ -55,22 +55,20 @@ class Spectrum(NamedTuple):
         values = jax.tree.map(lambda v: v + jnp.asarray(amount, v.dtype), self.values)
         return self._replace(values=values)
 
-    def clipped(self, low: float, high: float) -> tuple[Spectrum, Array]:
-        """Eigenvalues b held inside [low, high], and the largest change max(1+b, 1/(1+b)) - 1."""
-
-        def change(b: Array) -> Array:
-            grown = jnp.maximum(1.0 + b, 1e-12)
-            return jnp.max(jnp.maximum(grown, 1.0 / grown)).astype(jnp.float64) - 1.0
-
+    def clipped(self, low: float, high: float) -> tuple[Spectrum, Array, Array]:
+        """Eigenvalues held inside [low, high]; the smallest and the largest before that."""
         eigenvalues = [v + self.shift.astype(v.dtype) for v in jax.tree.leaves(self.values)]
-        largest = jnp.max(jnp.stack([change(e) for e in [*eigenvalues, self.shift]]))
+        ends = [(jnp.min(e), jnp.max(e)) for e in [*eigenvalues, self.shift]]
+        smallest = jnp.min(jnp.stack([e[0].astype(jnp.float64) for e in ends]))
+        largest = jnp.max(jnp.stack([e[1].astype(jnp.float64) for e in ends]))
         shift = jnp.clip(self.shift, low, high)
 
         def hold(v: Array) -> Array:
             held = jnp.clip(v + self.shift.astype(v.dtype), low, high)
             return held - shift.astype(v.dtype)
 
-        return Spectrum(jax.tree.map(hold, self.values), self.vectors, shift), largest
+        held = Spectrum(jax.tree.map(hold, self.values), self.vectors, shift)
+        return held, smallest, largest
 
 
 class DiagonalFrame(eqx.Module):

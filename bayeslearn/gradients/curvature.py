@@ -229,8 +229,7 @@ def starting_prec(key: Array, target: Target, params: PyTree, batch: Batch | Non
     if target.is_density:
         kind = "hessian" if tree.size(params) <= EXACT_LIMIT else "hutchinson"
         found = diagonal(key, target, params, batch, kind)
-        # Where the density is flat or curved the wrong way a unit scale is all we can say.
-        return jax.tree.map(lambda c: jnp.where(jnp.abs(c) > 1e-6, jnp.abs(c), 1.0), found)
+        return jax.tree.map(_positive, found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return diagonal(key, target, params, rows, "fisher")
@@ -254,5 +253,9 @@ def starting_blocks(
 
 def _made_positive(matrix: Array) -> Array:
     values, vectors = jnp.linalg.eigh(matrix)
-    values = jnp.where(jnp.abs(values) > 1e-6, jnp.abs(values), 1.0)
-    return (vectors * values) @ vectors.T
+    return (vectors * _positive(values)) @ vectors.T
+
+
+def _positive(curvature: Array) -> Array:
+    """Where a density is all but flat a unit scale is all we can say."""
+    return jnp.where(jnp.abs(curvature) > 1e-4, jnp.abs(curvature), 1.0)

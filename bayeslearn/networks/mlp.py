@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -30,7 +31,8 @@ class MLP(eqx.Module):
         activation: str | Callable[[Array], Array] = "tanh",
         use_bias: bool = True,
     ):
-        sizes = (hidden,) if isinstance(hidden, int | np.integer) else tuple(hidden)
+        is_sequence = isinstance(hidden, Sequence | np.ndarray) and not isinstance(hidden, str)
+        sizes: tuple[Any, ...] = tuple(hidden) if is_sequence else (hidden,)  # type: ignore
         if not all(isinstance(n, int | np.integer) and n > 0 for n in sizes):
             refuse("hidden", hidden, "be positive layer sizes, such as [50] or [64, 64]")
         if not callable(activation) and not callable(_named(activation)):

@@ -22,7 +22,7 @@ def bound():
         return *problem.model.bind((problem.x, problem.y), jax.random.key(0)), problem
 
 
-@pytest.mark.parametrize("start", ["mean-field", "mode"])
+@pytest.mark.parametrize("start", [pytest.param("mean-field", marks=pytest.mark.slow), "mode"])
 def test_finds_the_mean_field_posterior(start):
     """Exact: mean of the posterior, variances 1 / diag(prec)."""
     problem = problems.regression()
@@ -34,6 +34,7 @@ def test_finds_the_mean_field_posterior(start):
         np.testing.assert_allclose(var * np.diag(problem.prec), 1.0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_full_covariance_finds_the_posterior_itself():
     """The noise dies out on the way, so that it gets there to many digits."""
     problem = problems.regression()

@@ -177,7 +177,7 @@ def test_a_q_of_ones_own_by_reparametrised_gradients(x64):
     assert np.mean(info.clipped[100:]) == 0.0
 
 
-@pytest.mark.parametrize("gradient", ["reparam", "score"])
+@pytest.mark.parametrize("gradient", ["reparam", pytest.param("score", marks=pytest.mark.slow)])
 def test_finds_the_mean_field_posterior(gradient):
     """Exact: mean of the posterior, variances 1 / diag(prec)."""
     problem = problems.regression()

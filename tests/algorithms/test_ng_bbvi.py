@@ -105,7 +105,13 @@ def test_trust_region_holds_long_steps_and_leaves_short_ones(x64, groups):
     np.testing.assert_allclose(np.sqrt(np.mean(whitened**2)), RADIUS, rtol=1e-10)
 
 
-@pytest.mark.parametrize("options", [{}, {"start": "mode", "fisher": "monte-carlo"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"start": "mode", "fisher": "monte-carlo"},
+    ],
+)
 def test_finds_the_mean_field_posterior(options):
     """Exact: mean of the posterior, variances 1 / diag(prec)."""
     problem = problems.regression()

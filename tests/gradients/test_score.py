@@ -13,7 +13,6 @@ from bayeslearn import tree
 from bayeslearn.algorithms.gaussian import to_family
 from bayeslearn.gradients import score
 
-COVARIANCES = ("diagonal", "block", "full")
 GROUPS = {"diagonal": None, "block": ((0,), (1,)), "full": ((0, 1),)}
 
 
@@ -105,7 +104,7 @@ def test_scores_are_those_of_autodiff(x64, quadratic, covariance):
         np.testing.assert_allclose(value, np.sum(g**2) + np.sum(m**2), rtol=1e-12)
 
 
-@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("covariance", ["diagonal", "block"])
 def test_every_baseline_and_each_factors_own_h_are_unbiased(x64, quadratic, covariance):
     """Mean of 4000 gradients of 8 draws each against the exact one, 4.5 standard errors."""
     zeta = quadratic.zeta(covariance)
