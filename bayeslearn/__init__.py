@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _ALGORITHMS = (
     "BBVI",
     "BayesByBackprop",
+    "Conjugate",
     "EMGVB",
     "HMC",
     "Laplace",
@@ -26,6 +27,7 @@ _ALGORITHMS = (
     "NGBBVI",
     "NGVI",
     "NUTS",
+    "NaturalGradient",
     "QBVI",
     "VOGN",
     "VON",
@@ -88,8 +90,10 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import VON as VON
     from bayeslearn.algorithms import Algorithm as Algorithm
     from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
+    from bayeslearn.algorithms import Conjugate as Conjugate
     from bayeslearn.algorithms import Laplace as Laplace
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
+    from bayeslearn.algorithms import NaturalGradient as NaturalGradient
     from bayeslearn.algorithms import Vadam as Vadam
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError

@@ -93,7 +93,7 @@ def fit(
         params: where to start, instead of the network's own initialisation.
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
-        chunk_size: steps per compiled call; changes nothing but the pace of progress.
+        chunk_size: most steps per compiled call; changes nothing but the pace of progress.
     """
     algorithm = check_algorithm(algorithm)
     check_arguments(
@@ -229,7 +229,8 @@ def _optimise(
     target, root = setting.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
-    length = setting.chunk_size or (STREAM_CHUNK if setting.stream is not None else CHUNK)
+    length = STREAM_CHUNK if setting.stream is not None else CHUNK
+    most = min(setting.chunk_size or length, length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
     eval_target = target
     if target.data is not None:
@@ -258,7 +259,7 @@ def _optimise(
             goal = min(num_steps, step + eval_every)
             state, at, infos, bad = good, step, [], 0
             while at < goal and not ended:
-                count, stream = min(length, goal - at), None
+                count, stream = min(most, goal - at), None
                 if setting.stream is not None:
                     stream, count = setting.stream.chunk(target, count, length)
                     if count == 0:
@@ -352,7 +353,8 @@ def _sample(
     target, root = setting.target, setting.root
     timer = time.perf_counter()
     bytes_per_draw = 8 * tree.size(start)
-    length = setting.chunk_size or max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
+    length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
+    most = min(setting.chunk_size or length, length)
     keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in range(num_chains)]
     lanes = _Lanes(num_chains)
     targets = lanes.put(target)
@@ -394,7 +396,7 @@ def _sample(
     with Progress(algorithm.name, total, setting.progress) as bar, lanes:
         while warmup_left or draws_left:
             inner = 1 if warmup_left else algorithm.thin
-            count = min(length, warmup_left or draws_left)
+            count = min(most, warmup_left or draws_left)
             results = lanes.run(advance, states, step, count, inner)
             states = [result[0] for result in results]
             infos = lanes.gather([result[1] for result in results], count)

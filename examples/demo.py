@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +28,9 @@ ALGORITHM_OPTIONS: dict[str, dict[str, Any]] = {
     "nuts": {"num_warmup": 200, "num_samples": 150},
     "von": {"num_draws": 2},  # exact Hessians are dear: it is stopped short of its optimum
 }
-FIT_OPTIONS: dict[str, dict[str, Any]] = {
-    "von": {"num_steps": 150},
-}
+NUM_STEPS = {"von": 150}
+MOST_STEPS = 2000
+PAGE = Path("demo") / "report.html"
 
 
 def make_algorithm(name: str) -> bl.Algorithm:
@@ -37,6 +38,13 @@ def make_algorithm(name: str) -> bl.Algorithm:
     has_covariance = "covariance" in bl.algorithms.hyper_parameters(cls)
     smaller = {"covariance": "diagonal"} if has_covariance and not cls.is_sampler else {}
     return cls(**smaller | ALGORITHM_OPTIONS.get(name, {}))
+
+
+def fit_options(algorithm: bl.Algorithm) -> dict[str, Any]:
+    """Fewer steps than the default for methods that take many."""
+    if algorithm.is_sampler or algorithm.auto_steps == 1:
+        return {}
+    return {"num_steps": NUM_STEPS.get(algorithm.name, MOST_STEPS)}
 
 
 class Data(NamedTuple):
@@ -81,7 +89,7 @@ def run(name: str, model: bl.Model, data: Data) -> tuple[Score, list[str]]:
     algorithm = make_algorithm(name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", bl.MixingWarning)
-        posterior = bl.fit(model, algorithm, (data.x, data.y), seed=0, **FIT_OPTIONS.get(name, {}))
+        posterior = bl.fit(model, algorithm, (data.x, data.y), seed=0, **fit_options(algorithm))
     predictive = posterior.predict(data.x_test)
     score = Score(
         bl.metrics.rmse(predictive, data.y_test) * data.y_scale,
@@ -93,7 +101,7 @@ def run(name: str, model: bl.Model, data: Data) -> tuple[Score, list[str]]:
 
 
 def main() -> None:
-    console = Console()
+    console = Console(record=True)
     data, model = load(), make_model()
     table = Table(
         title=f"Diabetes data: {len(data.y)} rows to learn from, {len(data.y_test)} held out"
@@ -125,6 +133,9 @@ def main() -> None:
     )
     for note in notes:
         console.print(f"- {note}", style="yellow", highlight=False, markup=False)
+    PAGE.parent.mkdir(exist_ok=True)
+    console.save_html(str(PAGE), clear=False)
+    print(f"The same as a page: {PAGE}")
 
 
 if __name__ == "__main__":

@@ -118,21 +118,28 @@ def test_a_batched_step_is_the_single_step(name, x64):
 
 
 def test_fit_repeats_bit_for_bit_at_any_chunk_size_without_compiling_again(name, compiles):
-    model, data = problems.small_model(), problems.wiggle()
+    data = problems.wiggle()
+    model = model_for(name)
     options = {"seed": 3, **problems.quick_options(name)}
     algorithm = problems.quick(name)
     first = run(model, algorithm, data, **options)
     with compiles() as seen:
         # another learning rate or step size, and other data of the same shape
         other = dataclasses.replace(algorithm, **slightly_changed(algorithm))
-        run(problems.small_model(), other, problems.wiggle(seed=1), **options)
-        again = run(problems.small_model(), problems.quick(name), data, **options)
+        run(model_for(name), other, problems.wiggle(seed=1), **options)
+        again = run(model_for(name), problems.quick(name), data, **options)
     assert not seen, seen
     assert_same(first.family, again.family)
     assert_same(first.trace, again.trace)
     chunked = run(model, algorithm, data, chunk_size=7, **options)
     assert_same(first.family, chunked.family)
     assert_same(first.trace, chunked.trace)
+
+
+def model_for(name):
+    if bl.ALGORITHMS[name].needs_linear_model:
+        return bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian())
+    return problems.small_model()
 
 
 def slightly_changed(algorithm):
@@ -165,10 +172,15 @@ def test_the_users_configuration_and_the_networks_dtype_are_untouched(name):
     assert {dtype for row in seen for dtype in row} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.slow
 def test_classification_and_bare_densities(name):
     algorithm = problems.quick(name)
     x, y = problems.two_classes()
     model = problems.small_model(bl.likelihoods.Bernoulli())
+    if algorithm.needs_linear_model:
+        with pytest.raises(ArgumentError):
+            bl.fit(model, algorithm, (x, y), seed=0)
+        return
     posterior = run(model, algorithm, (x, y), seed=0, **problems.quick_options(name))
     probs = posterior.predict(x).probs
     assert probs.shape == (len(x), 2)

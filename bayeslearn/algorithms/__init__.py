@@ -3,12 +3,14 @@
 from bayeslearn.algorithms.base import Algorithm, hyper, hyper_parameters
 from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 from bayeslearn.algorithms.bbvi import BBVI
+from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.algorithms.emgvb import EMGVB
 from bayeslearn.algorithms.hmc import HMC
 from bayeslearn.algorithms.laplace import Laplace
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.metropolis_hastings import MetropolisHastings
 from bayeslearn.algorithms.mgvb import MGVB
+from bayeslearn.algorithms.natural_gradient import NaturalGradient
 from bayeslearn.algorithms.ng_bbvi import NGBBVI
 from bayeslearn.algorithms.ngvi import NGVI
 from bayeslearn.algorithms.nuts import NUTS
@@ -25,6 +27,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         MetropolisHastings,
         HMC,
         NUTS,
+        NaturalGradient,
         BBVI,
         NGBBVI,
         NGVI,
@@ -35,6 +38,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         MGVB,
         EMGVB,
         Laplace,
+        Conjugate,
     )
 }
 
@@ -53,8 +57,10 @@ __all__ = [
     "VON",
     "Algorithm",
     "BayesByBackprop",
+    "Conjugate",
     "Laplace",
     "MetropolisHastings",
+    "NaturalGradient",
     "Vadam",
     "hyper",
     "hyper_parameters",

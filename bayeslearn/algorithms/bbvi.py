@@ -16,9 +16,10 @@ the data's size and scale.
 `start`: the score gradient of k weights from S draws is about sqrt(k / S) times as noisy as one
 weight's, and the mean-field optimum of a network is far from its mode. From "mode" (with a share
 of the Laplace spread) this method finds the optimum of linear models by itself; on a network of
-242 weights it was still 370 nats below Bayes by Backprop after 5000 steps. The default
-"mean-field" therefore starts from Bayes by Backprop, which does take gradients of the model, and
-what this method adds is the way from there. Choose "mode" for small models.
+242 weights it ended 415 nats below Bayes by Backprop, and with ten times the learning rate and
+decay_steps=3000 still 32 nats, after all 5000 steps. The default "mean-field" therefore starts
+from Bayes by Backprop, which does take gradients of the model, and what this method adds is the
+way from there: on that network nothing for a diagonal q, 2 nats for a block one.
 
 Differs from the survey: q(theta | zeta) and hats (errata 53); baselines and factors, which it
 names only (errata 55), are in `gradients.score`.

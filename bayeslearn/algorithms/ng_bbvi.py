@@ -21,7 +21,7 @@ solve. F and its damping are taken there, where all of it has the same scale.
 Steps are in units of the starting spread, and the start is mean field, for the reasons in
 `bbvi`. Adam forgets the gradient's length and so what its noise says, hence a trust region
 (`guards`, counted in Info as `clipped`): the mean moves at most r = 0.5 standard deviations (root
-mean square over weights), no logarithm by more than log(1 + r), and no row of A is longer than r.
+mean square over weights), and no logarithm and no row of A by more than log(1 + r).
 
 Differs from the survey: log p, not its gradient, beside log q (errata 58); beta1 and beta2 each
 in its place (60); squares element by element (61); damping, and t from 1 (62); the expected outer

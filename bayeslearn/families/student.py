@@ -13,6 +13,7 @@ with E[Sigma] = scale / (dof - columns - 1) aleatoric and x^T prec^-1 x E[Sigma]
 from __future__ import annotations
 
 import numbers
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -61,6 +62,7 @@ class MatrixNormalInverseWishart(eqx.Module):
         kernel -= 0.5 * jnp.trace(jnp.linalg.solve(noise, square))
         return kernel - self.log_normaliser()
 
+    @partial(jax.jit, static_argnums=2)
     def sample(self, key: Array, num: int) -> tuple[Array, Array]:
         """`num` pairs (B, Sigma), the second by Bartlett's decomposition."""
         (p, d), dtype = self.location.shape, self.scale.dtype
@@ -273,6 +275,7 @@ class StudentPredictive:
         return values[:, 0] if self._likelihood.is_vector else values
 
 
+@jax.jit
 def linear_parts(target: Any, params: PyTree, x: PyTree) -> tuple[Array, Array]:
     """Outputs at zero weights (rows, o), and derivatives by the network's weights (rows, o, k)."""
     network = params["network"]
