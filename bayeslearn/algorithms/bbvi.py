@@ -19,7 +19,7 @@ of the Laplace spread) this method finds the optimum of linear models by itself;
 242 weights it ended 415 nats below Bayes by Backprop, and with ten times the learning rate and
 decay_steps=3000 still 32 nats, after all 5000 steps. The default "mean-field" therefore starts
 from Bayes by Backprop, which does take gradients of the model, and what this method adds is the
-way from there: on that network nothing for a diagonal q, 2 nats for a block one.
+way from there: on that network nothing for a diagonal q, 1.5 nats for a block one.
 
 Differs from the survey: q(theta | zeta) and hats (errata 53); baselines and factors, which it
 names only (errata 55), are in `gradients.score`.
