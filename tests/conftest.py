@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 
+# Compiling is most of the suite's time, and these problems are too small to repay optimising.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+
 import jax
 import pytest
 

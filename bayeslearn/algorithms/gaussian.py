@@ -3,8 +3,8 @@
 Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), fed by an estimator
 (`gradients.whitened`). Guards, on by default and counted in Info:
 
-    warm start     diagonal: the mode, with the Laplace precision there; full and block: the
-                   mean-field posterior, since the Laplace one of a network is far from it
+    warm start     the mean-field posterior of Bayes by Backprop: the Laplace approximation of a
+                   network is hundreds of nats below it
     share of draws the step is shortened by S / (S + k), k the largest block: S draws in k
                    dimensions have that much to say about its covariance
     trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], the mean step
@@ -169,9 +169,7 @@ class GaussianVI(Algorithm):
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
     def warm_start(self) -> Algorithm | None:
-        """A full or block covariance starts from a mean-field one, which finds the noise scale."""
-        if self.covariance == "diagonal":
-            return super().warm_start()
+        """The mean-field posterior: it has found the noise scale and which units are needed."""
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
         return BayesByBackprop()
