@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import Array, PyTree
@@ -94,8 +93,3 @@ def _count_positional(function: Callable[..., Any]) -> int:
         return 3
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds for p in parameters)
-
-
-def is_weight(leaf: Any) -> bool:
-    """Whether a leaf of a parameter tree can be learned."""
-    return eqx.is_inexact_array(leaf) and isinstance(leaf, jax.Array)
