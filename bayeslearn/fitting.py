@@ -257,7 +257,7 @@ def _optimise(
     with Progress(algorithm.name, num_steps, setting.progress) as bar:
         while step < num_steps and not ended:
             goal = min(num_steps, step + eval_every)
-            state, at, infos, bad = good, step, [], 0
+            state, at, infos, bad, failed = good, step, [], 0, False
             while at < goal and not ended:
                 count, stream = min(most, goal - at), None
                 if setting.stream is not None:
@@ -275,9 +275,10 @@ def _optimise(
                 )
                 infos.append(jax.tree.map(lambda a, n=count: np.asarray(a[:n]), info))
                 at, bad = at + count, bad + int(num_bad)
-                if not bool(finite) or bad > eval_every // 2:
+                failed = not bool(finite) or bad > eval_every // 2
+                if failed:
                     break
-            if at > step and (not bool(finite) or bad > eval_every // 2):
+            if failed:
                 back_offs += 1
                 recent, calm = recent + 1, 0
                 scale *= 0.5

@@ -19,35 +19,21 @@ expectation in it (errata 105), and the h form is the quieter one once a baselin
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bayeslearn.algorithms.base import hyper
-from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState, GaussianVI
-from bayeslearn.algorithms.mgvb import manifold_step, no_momentum, retraction
+from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState
+from bayeslearn.algorithms.mgvb import ManifoldVI, manifold_step, retraction
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array
 
 
-class EMGVB(GaussianVI):
+class EMGVB(ManifoldVI):
     """Exact manifold Gaussian VB: retraction on the precision."""
 
     name: ClassVar[str] = "emgvb"
     title: ClassVar[str] = "exact manifold Gaussian VB on the precision"
-
-    momentum: float | None = hyper(
-        None,
-        "weight of the transported past (the paper: 0.4); None: no momentum, and steps of low rank",
-        least=0,
-        below=1,
-        optional=True,
-        real=True,
-    )
-    form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
-
-    def first_momentum(self, frame: Any) -> Any:
-        return () if self.momentum is None else no_momentum(frame)
 
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None

@@ -87,13 +87,9 @@ def no_momentum(frame: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, frame.mean), frame.dense(frame.outer(noise, noise))
 
 
-class MGVB(GaussianVI):
-    """Manifold Gaussian VB: retraction on the covariance."""
+class ManifoldVI(GaussianVI):
+    """Base of the two methods that retract along a transported momentum (abstract)."""
 
-    name: ClassVar[str] = "mgvb"
-    title: ClassVar[str] = "manifold Gaussian VB on the covariance"
-
-    cov_rate: float = hyper(2.0, "the covariance's own rate; 1: the paper's half step", above=0)
     momentum: float | None = hyper(
         None,
         "weight of the transported past (the paper: 0.4); None: no momentum, and steps of low rank",
@@ -106,6 +102,15 @@ class MGVB(GaussianVI):
 
     def first_momentum(self, frame: Any) -> Any:
         return () if self.momentum is None else no_momentum(frame)
+
+
+class MGVB(ManifoldVI):
+    """Manifold Gaussian VB: retraction on the covariance."""
+
+    name: ClassVar[str] = "mgvb"
+    title: ClassVar[str] = "manifold Gaussian VB on the covariance"
+
+    cov_rate: float = hyper(2.0, "the covariance's own rate; 1: the paper's half step", above=0)
 
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
