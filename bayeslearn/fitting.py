@@ -150,9 +150,9 @@ def fit(
         rest = None if patience is None else int(patience)
         run = _optimise(setting, algorithm, start, warm, steps, eval_every, rest)
     posterior = Posterior(
-        target=target,
+        target=run.target,
         algorithm=algorithm,
-        family=to_host(algorithm.approximation(target, run.state, run.draws)),
+        family=to_host(algorithm.approximation(run.target, run.state, run.draws)),
         state=run.state,
         trace=run.trace,
         elbo=run.elbo,
@@ -182,7 +182,7 @@ def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm
     quiet = setting._replace(root=_named(setting.root, "warm start"), callback=None, held_out=None)
     earlier = _warm_start(quiet, before, start)
     run = _optimise(quiet, before, start, earlier, before.auto_steps, None, PATIENCE)
-    q = before.approximation(setting.target, run.state)
+    q = before.approximation(run.target, run.state)
     return _Warm(q, run.compile_time + (0.0 if earlier is None else earlier.compile_time))
 
 
@@ -208,6 +208,7 @@ class _Setting(NamedTuple):
 
 class _Run(NamedTuple):
     state: Any
+    target: Target  # with what was refreshed on the way
     draws: PyTree | None
     trace: dict[str, np.ndarray]
     elbo: float | None
@@ -232,20 +233,18 @@ def _optimise(
     length = STREAM_CHUNK if setting.stream is not None else CHUNK
     most = min(setting.chunk_size or length, length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
-    eval_target = target
-    if target.data is not None:
-        eval_target = eqx.tree_at(
-            lambda t: t.data, target, batches.sample_rows(target.data, EVAL_ROWS)
-        )
+    eval_data = None if target.data is None else batches.sample_rows(target.data, EVAL_ROWS)
 
     timer = time.perf_counter()
     state = _begin(setting, algorithm, start, warm, _named(root, "init"))
     _check_finite_start(target, state, start)
-    advance = partial(_steps, target=target, key_step=key_step, key_data=key_data, length=length)
+    advance = partial(_steps, key_step=key_step, key_data=key_data, length=length)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
     if setting.stream is None:
-        advance(algorithm, state=state, begin=0, count=0, batch_size=rows, stream=None)
+        advance(
+            algorithm, target=target, state=state, begin=0, count=0, batch_size=rows, stream=None
+        )
     compile_time = time.perf_counter() - timer
 
     trace: dict[str, list[Any]] = {}
@@ -267,6 +266,7 @@ def _optimise(
                         break
                 state, info, num_bad, finite = advance(
                     _shortened(algorithm, scale),
+                    target=target,
                     state=state,
                     begin=at,
                     count=count,
@@ -283,7 +283,8 @@ def _optimise(
                 recent, calm = recent + 1, 0
                 scale *= 0.5
                 if recent > PATIENT_BACK_OFFS and best.state is not None:
-                    good = best.state  # the last state was finite, but already on its way out
+                    # The last state was finite, but already on its way out.
+                    good, target = best.state, best.target
                 if recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
                     raise DivergenceError(
                         f"{algorithm.name} met non-finite numbers after step {step} and"
@@ -303,13 +304,16 @@ def _optimise(
                     trace.setdefault(name, []).append(values)
             # New draws at every look: luck then averages out over the window.
             key_eval = jax.random.fold_in(_named(root, "evaluate"), step)
+            if target.refreshes:
+                target = _refresh(algorithm, target, state, jax.random.fold_in(key_eval, 1))
+            eval_target = target.on(eval_data)
             metrics = _evaluate(algorithm, eval_target, state, key_eval, setting.held_out)
             metrics = {name: float(value) for name, value in metrics.items()}
             trace.setdefault("eval_step", []).append(step)
             for name, value in metrics.items():
                 trace.setdefault("eval_" + name, []).append(value)
             bar.update(step, metrics)
-            goes_on = best.see(metrics["objective"], metrics.pop("error"), state, step)
+            goes_on = best.see(metrics["objective"], metrics.pop("error"), state, target, step)
             if setting.callback is not None and setting.callback(
                 Progressed(algorithm.name, step, num_steps, metrics)
             ):
@@ -335,6 +339,7 @@ def _optimise(
         )
     elbo = None
     if algorithm.has_lower_bound:
+        eval_target = best.target.on(eval_data)
         fresh = [
             _evaluate(algorithm, eval_target, best.state, key, setting.held_out)["elbo"]
             for key in jax.random.split(_named(root, "fresh"), FRESH_LOOKS)
@@ -344,7 +349,7 @@ def _optimise(
         name: np.asarray(values) if name.startswith("eval_") else np.concatenate(values)
         for name, values in trace.items()
     }
-    return _Run(best.state, None, arrays, elbo, stopped, notes, compile_time)
+    return _Run(best.state, best.target, None, arrays, elbo, stopped, notes, compile_time)
 
 
 def _sample(
@@ -424,7 +429,8 @@ def _sample(
             f"{diverged} of {arrays['diverging'].size} trajectories diverged; raise"
             " `target_acceptance` or `num_warmup` if there are many."
         )
-    return _Run(lanes.collect(states), draws, arrays, None, stopped, notes, compile_time)
+    state = lanes.collect(states)
+    return _Run(state, target, draws, arrays, None, stopped, notes, compile_time)
 
 
 class _Lanes:
@@ -490,12 +496,13 @@ class _Best:
     def __init__(self, patience: int | None):
         self.patience = patience
         self.state: Any = None
+        self.target: Any = None
         self.step = 0
         self._values: list[float] = []
         self._best = -math.inf
         self._since = 0
 
-    def see(self, objective: float, error: float, state: Any, step: int) -> bool:
+    def see(self, objective: float, error: float, state: Any, target: Target, step: int) -> bool:
         """Whether to go on; `error` is the Monte-Carlo error of one objective."""
         # One error below the estimate, so that a lucky early look at a poor q does not win.
         self._values.append(objective - error)
@@ -503,7 +510,7 @@ class _Best:
         self._since += 1
         # A tie within the bound's own error goes to the later iterate: its steps were smaller.
         if average >= self._best - TIE * error or self.state is None:
-            self.state, self.step = state, step
+            self.state, self.target, self.step = state, target, step
         if average > self._best:
             self._best, self._since = average, 0
         is_early = len(self._values) < WINDOW + (self.patience or 0)
@@ -617,6 +624,11 @@ def _draws(
         return jax.lax.fori_loop(0, count, one_draw, (state, infos, kept))
 
     return jax.vmap(chain)(state, key) if is_batched else chain(state, key)
+
+
+@jax.jit
+def _refresh(algorithm: Algorithm, target: Target, state: Any, key: Array) -> Target:
+    return target.refresh(algorithm.approximation(target, state), key)
 
 
 @jax.jit

@@ -97,9 +97,7 @@ class Model(eqx.Module):
         params = tree.cast(
             {"network": network_params, "likelihood": likelihood.init()}, state_dtype
         )
-        target = eqx.tree_at(
-            lambda t: t.data, target, target.batch((x, y)), is_leaf=lambda leaf: leaf is None
-        )
+        target = target.on(target.batch((x, y)))
         _check_outputs(target, params, example)
         return target, params
 
@@ -148,6 +146,26 @@ class Target(eqx.Module):
     @property
     def is_density(self) -> bool:
         return self.density is not None
+
+    def on(self, data: Batch | None) -> Target:
+        """The same density on other rows, which speak for as many data."""
+        return eqx.tree_at(lambda t: t.data, self, data, is_leaf=lambda leaf: leaf is None)
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether a part of the model has a posterior of its own, updated in closed form."""
+        return any(getattr(part, "refreshes", False) for part in (self.likelihood, self.prior))
+
+    def refresh(self, q: Any, key: Array) -> Target:
+        """The exact coordinate update of those parts, given q; `fit` calls it between rounds."""
+        target = self
+        for name in ("likelihood", "prior"):
+            part = getattr(target, name)
+            if getattr(part, "refreshes", False):
+                target = eqx.tree_at(
+                    lambda t, n=name: getattr(t, n), target, part.refresh(target, q, key)
+                )
+        return target
 
     def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
         """Arrays on the device, floating-point ones in the network's dtype."""
