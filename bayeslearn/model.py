@@ -8,6 +8,7 @@ else; the prior is never scaled.
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -162,9 +163,8 @@ class Target(eqx.Module):
         for name in ("likelihood", "prior"):
             part = getattr(target, name)
             if getattr(part, "refreshes", False):
-                target = eqx.tree_at(
-                    lambda t, n=name: getattr(t, n), target, part.refresh(target, q, key)
-                )
+                part = part.refresh(target, q, key)
+                target = dataclasses.replace(target, **{name: part})
         return target
 
     def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
