@@ -35,8 +35,9 @@ EVALUATIONS = 100  # looks at the lower bound in a full-length run
 WINDOW = 10  # evaluations in the moving average
 TIE = 0.25  # of the objective's Monte-Carlo error
 PATIENCE = 20  # evaluations without a new best before stopping
-EVAL_DRAWS = 16
-FRESH_LOOKS = 16  # of EVAL_DRAWS each, for the lower bound that is reported
+EVAL_DRAWS = 64
+EVAL_BATCH = 16  # of those at a time
+FRESH_LOOKS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 EVAL_ROWS = 8192
 CHUNK = 100  # steps per compiled call
 STREAM_CHUNK = 20
@@ -675,7 +676,9 @@ def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str,
     else:
         draws = q.sample(key, num_draws)
         log_q = jax.vmap(q.log_prob)(draws)
-    log_likelihood = jax.lax.map(target.scaled_log_likelihood, draws)
+    log_likelihood = jax.lax.map(
+        target.scaled_log_likelihood, draws, batch_size=min(num_draws, EVAL_BATCH)
+    )
     divergence = log_q - jax.vmap(target.log_prior)(draws)
     h = log_likelihood - divergence
     has_closed_form = target.prior is not None and hasattr(q, "kl")

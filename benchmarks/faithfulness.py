@@ -5,6 +5,8 @@
     python benchmarks/faithfulness.py networks --data DIR [--jobs 16] [--splits 3] [--methods ...]
     python benchmarks/faithfulness.py table
 
+A method's name with `-long` behind it runs ten times the default steps: the reference of its family.
+
 Every cell (problem, method, split or seed) is a JSON file in benchmarks/results/faithfulness; a
 cell that is there is not run again. "With defaults" means `bl.fit(model, Method(), data, seed)`.
 
@@ -61,9 +63,13 @@ NOT_ON_NETWORKS = {
 }
 
 
+LONG, TIMES = "-long", 10
+
+
 def make(label: str, problem: str):
     import bayeslearn as bl
 
+    label = label.removesuffix(LONG)
     name, options = VARIANTS.get(label, (label, {}))
     return bl.ALGORITHMS[name](**options, **SETTINGS.get(problem, {}).get(label, {}))
 
@@ -172,7 +178,9 @@ def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = time.perf_counter()
-        posterior = bl.fit(model, make(label, problem), data, seed=seed, progress=False)
+        algorithm = make(label, problem)
+        steps = TIMES * algorithm.auto_steps if label.endswith(LONG) else "auto"
+        posterior = bl.fit(model, algorithm, data, seed=seed, num_steps=steps, progress=False)
         return posterior, time.perf_counter() - began
 
 
@@ -343,16 +351,42 @@ def exact_rows(rows: list[dict]) -> list[str]:
 
 def network_rows(rows: list[dict]) -> list[str]:
     lines = [
-        "| method | family | elbo | test log-likelihood | RMSE | 90 % coverage | guards |"
-        " seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | family | elbo | below the family's best | test log-likelihood"
+        " | gain kept | RMSE | 90 % coverage | guards | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    best: dict[tuple[str, int], float] = {}
+    for cell in rows:
+        if cell.get("elbo") is not None:
+            place = cell["family"], cell["split"]
+            best[place] = max(best.get(place, -math.inf), cell["elbo"])
+    ends = {
+        name: {c["split"]: c["log_likelihood"] for c in rows if c["method"] == name and "rmse" in c}
+        for name in ("map", "nuts")
+    }
+
+    def shortfall(group: list[dict]) -> str:
+        """Worst over splits, beside 1 % of the number of weights."""
+        gaps = [best[c["family"], c["split"]] - c["elbo"] for c in group if c["elbo"] is not None]
+        return f"{max(gaps):.1f} of {group[0]['weights'] / 100:.1f}" if gaps else "-"
+
+    def kept(group: list[dict]) -> str:
+        """Smallest share of NUTS's gain over MAP, where there is one."""
+        shares = [
+            (c["log_likelihood"] - ends["map"][c["split"]])
+            / (ends["nuts"][c["split"]] - ends["map"][c["split"]])
+            for c in group
+            if c["split"] in ends["map"]
+            and ends["nuts"].get(c["split"], -math.inf) > ends["map"][c["split"]] + 0.1
+        ]
+        return f"{min(shares):.2f}" if shares else "-"
+
     for method, group in _grouped(rows).items():
         good = [cell for cell in group if "failed" not in cell]
         if len(good) < len(group):
             reason = next(cell["failed"] for cell in group if "failed" in cell)
             failed = f"failed {len(group) - len(good)} of {len(group)}: {reason[:80]}"
-            lines.append(f"| {method} | {failed} | | | | | | |")
+            lines.append(f"| {method} | {failed} | | | | | | | | |")
         if not good:
             continue
 
@@ -361,8 +395,8 @@ def network_rows(rows: list[dict]) -> list[str]:
             return f"{np.mean(values):.{digits}f}" if values else "-"
 
         lines.append(
-            f"| {method} | {good[0]['family']} | {mean('elbo', 1)} | {mean('log_likelihood', 3)}"
-            f" | {mean('rmse', 3)} | {mean('coverage', 2)} | {mean('guards', 3)}"
+            f"| {method} | {good[0]['family']} | {mean('elbo', 1)} | {shortfall(good)}"
+            f" | {mean('log_likelihood', 3)} | {kept(good)} | {mean('rmse', 3)} | {mean('coverage', 2)} | {mean('guards', 3)}"
             f" | {mean('seconds', 0)} |"
         )
     return lines

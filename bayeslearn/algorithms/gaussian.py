@@ -142,7 +142,7 @@ class GaussianVI(Algorithm):
 
     shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
 
-    learning_rate: float = hyper(0.2, "share of the natural step that is taken", above=0)
+    learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
     decay_steps: float = hyper(300.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(16, "draws of the weights per step", least=2)

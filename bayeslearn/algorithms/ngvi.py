@@ -59,7 +59,6 @@ class NGVI(GaussianVI):
     name: ClassVar[str] = "ngvi"
     title: ClassVar[str] = "natural-gradient VI"
 
-    learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
     mean_step: str = hyper(
         "new", "covariance in the mean's step: new (exact) or old", choices=("new", "old")
     )
