@@ -5,7 +5,7 @@
     python benchmarks/faithfulness.py networks --data DIR [--jobs 16] [--splits 3] [--methods ...]
     python benchmarks/faithfulness.py table
 
-A method's name with `-long` behind it runs ten times the default steps: the reference of its family.
+A method's name with `-long` behind it runs ten times the steps: the reference of its family.
 
 Every cell (problem, method, split or seed) is a JSON file in benchmarks/results/faithfulness; a
 cell that is there is not run again. "With defaults" means `bl.fit(model, Method(), data, seed)`.
@@ -396,8 +396,8 @@ def network_rows(rows: list[dict]) -> list[str]:
 
         lines.append(
             f"| {method} | {good[0]['family']} | {mean('elbo', 1)} | {shortfall(good)}"
-            f" | {mean('log_likelihood', 3)} | {kept(good)} | {mean('rmse', 3)} | {mean('coverage', 2)} | {mean('guards', 3)}"
-            f" | {mean('seconds', 0)} |"
+            f" | {mean('log_likelihood', 3)} | {kept(good)} | {mean('rmse', 3)}"
+            f" | {mean('coverage', 2)} | {mean('guards', 3)} | {mean('seconds', 0)} |"
         )
     return lines
 
