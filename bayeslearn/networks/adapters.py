@@ -97,16 +97,18 @@ class LinenNetwork(eqx.Module):
     def __init__(self, module: Any, variables: Mapping[str, Any] | None = None):
         if variables is None and module.scope is not None:
             module, variables = module.unbind()
-        if variables is not None:
-            if not isinstance(variables, Mapping) or "params" not in variables:
-                keys = f"keys {list(variables)}" if isinstance(variables, Mapping) else "none"
-                refuse(
-                    "network",
-                    Shown(f"a Linen module with {keys}"),
-                    'come with variables that have a part "params"',
-                    'Write (module, variables), or (module, {"params": params}).',
-                )
-        self.held = {} if variables is None else _plain(variables)
+        if variables is None:
+            self.held = {}
+        elif isinstance(variables, Mapping) and "params" in variables:
+            self.held = _plain(variables)
+        else:
+            has = sorted(variables) if isinstance(variables, Mapping) else type(variables).__name__
+            refuse(
+                "network",
+                Shown(f"a Linen module with {has}"),
+                'come with variables that have a part "params"',
+                'Write (module, variables), or (module, {"params": params}).',
+            )
         self.weights = self.held.pop("params", None)
         self.module = _Static(module)
 
