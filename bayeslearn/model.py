@@ -37,7 +37,9 @@ class Batch(NamedTuple):
 class Model(eqx.Module):
     """A network, a likelihood for its outputs, and a prior over its weights.
 
-    `network` is one of `bl.networks`, an Equinox module, or a pair of functions (init, apply).
+    `network` is one of `bl.networks`; a module of Equinox, Flax NNX or Keras (on JAX); a Flax
+    Linen module, or (module, variables); or a pair (params, apply) or (init, apply). Weights that
+    it has are where fitting starts. `bl.networks.adapters` says how each is called.
     `dtype` makes the network compute in another floating-point type than its own.
     """
 
@@ -337,6 +339,8 @@ def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
     one_row = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
     try:
         shape = jax.eval_shape(target.outputs, params, one_row).shape[1:]
+    except ArgumentError:
+        raise
     except Exception as error:
         shapes = jax.tree.map(lambda leaf: jnp.shape(leaf), example)
         raise ArgumentError(

@@ -4,7 +4,22 @@ Each works on one example; batches are made by `vmap`. `as_network` brings a use
 functions into this form.
 """
 
-from bayeslearn.networks.adapters import EquinoxNetwork, FunctionNetwork, as_network
+from bayeslearn.networks.adapters import (
+    EquinoxNetwork,
+    FunctionNetwork,
+    KerasNetwork,
+    LinenNetwork,
+    NNXNetwork,
+    as_network,
+)
 from bayeslearn.networks.mlp import MLP
 
-__all__ = ["MLP", "EquinoxNetwork", "FunctionNetwork", "as_network"]
+__all__ = [
+    "MLP",
+    "EquinoxNetwork",
+    "FunctionNetwork",
+    "KerasNetwork",
+    "LinenNetwork",
+    "NNXNetwork",
+    "as_network",
+]
