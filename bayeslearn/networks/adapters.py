@@ -29,6 +29,8 @@ class EquinoxNetwork(eqx.Module):
 
     def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
         module = eqx.combine(params, self.rest.value)
+        if key is None:
+            module = eqx.nn.inference_mode(module)  # dropout without a key would fail
         return module(x, key=key) if self.takes_key else module(x)
 
 
