@@ -157,7 +157,7 @@ class MCDropout(Algorithm):
         sites = find_sites(params["network"])
         names = [site.name for site in sites]
         for pattern, keep in self.keep_by_layer:
-            told = fnmatch.filter(names, pattern)
+            told = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
             if not told:
                 must = f"name weights with a mask: {', '.join(names)}"
                 refuse("keep_by_layer", Shown(f"the pattern {pattern!r}"), must)
