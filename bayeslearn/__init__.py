@@ -22,6 +22,7 @@ _ALGORITHMS = (
     "HMC",
     "Laplace",
     "MAP",
+    "MCDropout",
     "MGVB",
     "MetropolisHastings",
     "NGBBVI",
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
     from bayeslearn.algorithms import Conjugate as Conjugate
     from bayeslearn.algorithms import Laplace as Laplace
+    from bayeslearn.algorithms import MCDropout as MCDropout
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
     from bayeslearn.algorithms import Vadam as Vadam

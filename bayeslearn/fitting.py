@@ -25,6 +25,7 @@ import numpy as np
 from bayeslearn import batches, tree
 from bayeslearn.algorithms import ALGORITHMS, Algorithm
 from bayeslearn.errors import ArgumentError, DivergenceError, Shown, refuse
+from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
 from bayeslearn.precision import double_precision, inside_double_precision, to_host
@@ -645,6 +646,8 @@ def _evaluate(
     exact = algorithm.evidence(target, state)
     if exact is not None:
         told = {"elbo": exact, "objective": exact, "error": jnp.zeros((), jnp.float64)}
+    elif (own := algorithm.objective(key, target, state)) is not None:
+        told = own
     elif not algorithm.has_lower_bound:
         log_likelihood = target.scaled_log_likelihood(q.mean)
         log_joint = log_likelihood + target.log_prior(q.mean)
@@ -654,8 +657,9 @@ def _evaluate(
         told = lower_bound(target, q, key, EVAL_DRAWS)
         told["objective"] = told["elbo"]
     if held_out is not None:
-        draws = q.sample(key, EVAL_DRAWS if algorithm.has_lower_bound else 1)
-        terms = jax.lax.map(lambda w: target.log_likelihood(w, held_out), draws)
+        draws = q.sample(key, 1 if isinstance(q, Point) else EVAL_DRAWS)
+        predictive = algorithm.predictive_target(target, q)
+        terms = jax.lax.map(lambda w: predictive.log_likelihood(w, held_out), draws)
         log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
         told["validation"] = told["objective"] = jnp.mean(log_prob)
         told["error"] = jnp.zeros((), jnp.float64)

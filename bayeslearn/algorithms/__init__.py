@@ -8,6 +8,7 @@ from bayeslearn.algorithms.emgvb import EMGVB
 from bayeslearn.algorithms.hmc import HMC
 from bayeslearn.algorithms.laplace import Laplace
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.mc_dropout import MCDropout
 from bayeslearn.algorithms.metropolis_hastings import MetropolisHastings
 from bayeslearn.algorithms.mgvb import MGVB
 from bayeslearn.algorithms.natural_gradient import NaturalGradient
@@ -23,6 +24,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
     for algorithm in (
         MAP,
+        MCDropout,
         BayesByBackprop,
         MetropolisHastings,
         HMC,
@@ -59,6 +61,7 @@ __all__ = [
     "BayesByBackprop",
     "Conjugate",
     "Laplace",
+    "MCDropout",
     "MetropolisHastings",
     "NaturalGradient",
     "Vadam",

@@ -126,6 +126,13 @@ class Algorithm(eqx.Module):
         """log p(D) where it is known exactly; then it is the elbo, and nothing is sampled."""
         return None
 
+    def objective(self, key: Array, target: Target, state: Any) -> dict[str, Array] | None:
+        """ "objective", its "error" and what else to report, where there is no lower bound.
+
+        None: the log-joint at q's mean.
+        """
+        return None
+
     def predictive_target(self, target: Target, q: Any) -> Target:
         """The target whose network predicts for draws of q; `target` unless it is replaced."""
         return target
