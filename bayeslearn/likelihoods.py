@@ -25,6 +25,7 @@ from jax.scipy.special import betainc, digamma, gammaln, multigammaln
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array
 
 Params = dict[str, Array]
@@ -354,6 +355,7 @@ class MultivariateGaussian(Likelihood):
 
     # Where the covariance is unknown
 
+    @double_precision
     def mean_noise(self) -> Array:
         """E[cov] under q, or the known one."""
         cov = self.root @ self.root.T
