@@ -1,4 +1,4 @@
-"""Likelihoods against SciPy; an unknown noise covariance against Gibbs sampling and closed forms."""
+"""Likelihoods against SciPy; an unknown noise covariance against Gibbs sampling and theory."""
 
 from __future__ import annotations
 
@@ -126,7 +126,11 @@ def linear(likelihood, scale=1.0):
 
 @pytest.fixture(
     scope="module",
-    params=[(name, columns) for name in LIKELIHOODS for columns in (1, 2)],
+    params=[
+        *[(name, columns) for name in list(LIKELIHOODS)[:4] for columns in (1, 2)],
+        ("custom", 1),
+        ("sampled", 2),
+    ],
     ids=lambda pair: f"{pair[0]}-{pair[1]}",
 )
 def case(request):
@@ -212,11 +216,9 @@ def test_gradients_by_finite_differences(case, x64):
     y = case.target.data.y[0]
     outputs = jnp.asarray(case.outputs[0, 0])
 
-    def log_prob(o):
-        return case.likelihood.log_prob(o, y, {})
-
+    log_prob = jax.jit(lambda o: case.likelihood.log_prob(o, y, {}))
     step = 1e-6 * np.eye(len(outputs))
-    found = jax.grad(log_prob)(outputs)
+    found = jax.jit(jax.grad(log_prob))(outputs)
     wanted = [(log_prob(outputs + e) - log_prob(outputs - e)) / 2e-6 for e in step]
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
@@ -446,14 +448,18 @@ def gibbs(x, y, degrees, scale, prior_scale, chains=4000, steps=25):
     return Reference(weights, np.linalg.inv(precs))
 
 
-def coordinate_ascent(x, y, degrees, scale, prior_scale):
-    """q(W) q(cov) at its fixed point: mean and sd of W, E[cov]."""
+def coordinate_ascent(x, y, degrees, scale, is_full):
+    """q(W) q(cov) at its fixed point under a unit prior: mean and sd of W, E[cov].
+
+    A mean-field q(W) has the mean of the full one, and 1 / diag(prec) for variances.
+    """
     (rows, d), p = y.shape, x.shape[1]
     dof, cov_scale = degrees + rows, scale + y.T @ y
     for _ in range(200):
         prec = dof * np.linalg.inv(cov_scale)
-        cov = np.linalg.inv(np.kron(x.T @ x, prec) + np.eye(p * d) / prior_scale**2)
-        mean = (cov @ (x.T @ y @ prec).ravel()).reshape(p, d)
+        matrix = np.kron(x.T @ x, prec) + np.eye(p * d)
+        mean = np.linalg.solve(matrix, (x.T @ y @ prec).ravel()).reshape(p, d)
+        cov = np.linalg.inv(matrix) if is_full else np.diag(1 / np.diag(matrix))
         spread = np.einsum("ni,iajb,nj->ab", x, cov.reshape(p, d, p, d), x)
         cov_scale = scale + (y - x @ mean).T @ (y - x @ mean) + spread
     return mean, np.sqrt(np.diag(cov)).reshape(p, d), cov_scale / (dof - d - 1)
@@ -482,7 +488,7 @@ def check_sampler(rows, prior_scale=1.0):
     draws = posterior.draws
     assert draws["likelihood"]["cov"].shape == (4, 1000, 2, 2)
     (weights,) = jax.tree.leaves(draws["network"])
-    effective = posterior.diagnostics().ess_bulk
+    effective = np.min(posterior.diagnostics().ess_bulk_weights)
     assert effective > 400
     error = np.asarray(weights).std(axis=(0, 1)).T / np.sqrt(effective)
     covs = np.asarray(draws["likelihood"]["cov"]).mean(axis=(0, 1))
@@ -520,31 +526,33 @@ def test_flat_weights_differ_from_the_conjugate_prior_by_their_degrees_of_freedo
     assert relative(covs, np.asarray(exact.mean_noise())) > 0.06
 
 
-def check_variational(rows):
-    """Against its own fixed point (refreshes by 256 draws: 1 %), and that against Gibbs.
-
-    Factorisation makes E[cov] smaller by about features (columns + 1) / (degrees + N)^2.
-    """
+def check_variational(rows, algorithm, is_full):
+    """Against its own fixed point: 256 draws leave 1 % of noise in E[cov], steps 0.05 sd."""
     x, y = correlated(rows)
-    scale = np.eye(2)
-    model = linear(multivariate(degrees=4, scale=scale))
-    posterior = run(model, bl.NGVI(), (x, y), num_steps=1000)
-    mean, std, cov = coordinate_ascent(x, y, 4, scale, 1.0)
+    model = linear(multivariate(degrees=4, scale=np.eye(2)))
+    posterior = run(model, algorithm, (x, y), num_steps=1000)
+    mean, std, cov = coordinate_ascent(x, y, 4, np.eye(2), is_full)
     assert np.abs((network_weights(posterior) - mean) / std).max() < 0.05
     np.testing.assert_allclose(network_weights(posterior, "std"), std, rtol=0.05)
+    assert relative(posterior.target.likelihood.mean_noise(), cov) < 0.02
+    return x, y, posterior, cov
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [30, 200])
+def test_variational_covariance_agrees_with_gibbs(rows):
+    """Factorisation makes E[cov] smaller by about features (columns + 1) / (degrees + N)^2."""
+    x, y, posterior, cov = check_variational(rows, bl.NGVI(), is_full=True)
+    reference = gibbs(x, y, 4, np.eye(2), 1.0)
+    error = 0.05 / 4 * network_weights(posterior, "std")  # 0.05 sd is 4 of these
     found = posterior.target.likelihood.mean_noise()
-    assert relative(found, cov) < 0.02
-    reference = gibbs(x, y, 4, scale, 1.0)
-    reference.near(network_weights(posterior), 0.05 / 4 * std, found)
-    bias = 3 * 3 / (4 + rows) ** 2
-    np.testing.assert_allclose(
-        np.diag(cov) / np.diag(reference.covs.mean(axis=0)), 1 - bias, atol=0.015
-    )
-    return x, y, posterior
+    reference.near(network_weights(posterior), error, found)
+    ratio = np.diag(cov) / np.diag(reference.covs.mean(axis=0))
+    np.testing.assert_allclose(ratio, 1 - 3 * 3 / (4 + rows) ** 2, atol=0.015)
 
 
-def test_variational_covariance():
-    x, y, posterior = check_variational(30)
+def test_mean_field_covariance_and_its_predictive():
+    x, y, posterior, _ = check_variational(30, bl.BayesByBackprop(), is_full=False)
     p = posterior.predict(x)
     noise = np.diag(posterior.target.likelihood.mean_noise())
     np.testing.assert_allclose(p.aleatoric, np.tile(noise, (30, 1)), rtol=1e-9)
@@ -562,15 +570,10 @@ def test_variational_covariance():
     assert 0.75 < bl.metrics.coverage(p, y, 0.9) <= 1.0
 
 
-@pytest.mark.slow
-def test_variational_covariance_on_more_rows():
-    check_variational(200)
-
-
 def test_the_bound_holds_the_covariances_divergence(x64):
     """On a model without weights to speak of the bound is the evidence, exactly."""
-    _, y = correlated(20)
-    x = np.zeros((20, 3))  # the outputs are 0 whatever the weights
+    _, y = correlated(30)
+    x = np.zeros((30, 3))  # the outputs are 0 whatever the weights
     model = linear(multivariate(degrees=4, scale=np.eye(2)))
     posterior = run(model, bl.BayesByBackprop(), (x, y), num_steps=200)
     target, params = model.bind((x, y), jax.random.key(0))
@@ -581,9 +584,9 @@ def test_the_bound_holds_the_covariances_divergence(x64):
     # MAP takes the covariance along too, and holds it where it is told to
     learned = run(model, bl.MAP(), (x, y), num_steps=20).target.likelihood
     held = run(model, bl.MAP(learn_noise=False), (x, y), num_steps=20).target.likelihood
-    np.testing.assert_allclose(learned.mean_noise(), (np.eye(2) + y.T @ y) / (4 + 20 - 3))
-    spread = np.eye(2) + 20 * np.cov(y.T, bias=True)
-    np.testing.assert_allclose(held.mean_noise(), spread / (4 + 20 - 3))
+    np.testing.assert_allclose(learned.mean_noise(), (np.eye(2) + y.T @ y) / (4 + 30 - 3))
+    spread = np.eye(2) + 30 * np.cov(y.T, bias=True)
+    np.testing.assert_allclose(held.mean_noise(), spread / (4 + 30 - 3))
 
 
 def test_conjugate_takes_a_known_covariance():
@@ -607,7 +610,7 @@ RUNS = {
     "known": (multivariate(COV), lambda y: np.stack([y, -y], axis=1)),
     "custom": (custom(1), lambda y: y),
 }
-ALWAYS = {("vogn", "heteroscedastic"), ("laplace", "heteroscedastic"), ("hmc", "poisson")}
+ALWAYS = {("laplace", "heteroscedastic")}
 
 
 @pytest.mark.parametrize(
@@ -637,13 +640,14 @@ def test_every_way_of_learning_serves_every_likelihood(name, kind):
 def test_heteroscedastic_noise_is_found_and_ignorance_grows_outside():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, size=(400, 1))
-    x = x[np.abs(x[:, 0] - 0.0) > 0.0]
 
     def noise(x):
         return 0.1 + 0.5 / (1 + np.exp(-3 * x[:, 0]))
 
     y = np.sin(2 * x[:, 0]) + noise(x) * rng.normal(size=len(x))
-    model = bl.Model(bl.networks.MLP([20]), bl.likelihoods.HeteroscedasticGaussian())
+    # units that do not saturate: tanh's leave a spread that stays as it is
+    network = bl.networks.MLP([20], activation="relu")
+    model = bl.Model(network, bl.likelihoods.HeteroscedasticGaussian())
     posterior = run(model, bl.BayesByBackprop(), (x, y), num_steps=2000)
     inside = np.linspace(-1.9, 1.9, 50)[:, None]
     p = posterior.predict(inside)
