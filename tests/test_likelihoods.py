@@ -411,7 +411,7 @@ class Reference(NamedTuple):
     covs: np.ndarray
 
     def near(self, weights, error, covs):
-        """Means within 4 standard errors (8 weights: fails once in 2000), E[cov] within 5 %."""
+        """Means within 4 standard errors (6 weights: fails once in 2600), E[cov] within 5 %."""
         own = self.weights.std(axis=0) / np.sqrt(len(self.weights))
         z = (weights - self.weights.mean(axis=0)) / np.sqrt(own**2 + error**2)
         assert np.abs(z).max() < 4
