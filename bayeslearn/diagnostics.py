@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
-from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import PyTree
 
@@ -157,6 +157,9 @@ def simulation_based_calibration(
         refuse("num_datasets", num_datasets, f"be at least num_bins ({num_bins})")
     root = jax.random.key(seed)
     target, params = model.bind(data, root)
+    if target.likelihood.refreshes:
+        must = "hold all its unknowns as parameters, to be drawn from the prior"
+        refuse("model", Shown(f"one with {type(target.likelihood).__name__}()"), must)
     ranks = []
     for index in range(num_datasets):
         truth, simulated = _simulate(target, params, jax.random.fold_in(root, index))

@@ -8,6 +8,7 @@ at any chunk size, with or without progress. Variational methods and MAP take `n
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
@@ -173,6 +174,7 @@ class _Warm(NamedTuple):
     """What a warm start leaves to the method after it."""
 
     q: Any
+    target: Target  # with what was refreshed on the way
     compile_time: float
 
 
@@ -185,14 +187,15 @@ def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm
     earlier = _warm_start(quiet, before, start)
     run = _optimise(quiet, before, start, earlier, before.auto_steps, None, PATIENCE)
     q = before.approximation(run.target, run.state)
-    return _Warm(q, run.compile_time + (0.0 if earlier is None else earlier.compile_time))
+    compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
+    return _Warm(q, run.target, compile_time)
 
 
-def _begin(setting: _Setting, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
+def _begin(target: Target, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
     """The first state: from the warm start if there was one, else from the network."""
     if warm is None:
-        return _init(algorithm, key, setting.target, start)
-    return _init_from(algorithm, key, setting.target, warm.q)
+        return _init(algorithm, key, target, start)
+    return _init_from(algorithm, key, target, warm.q)
 
 
 class _Setting(NamedTuple):
@@ -229,7 +232,7 @@ def _optimise(
     patience: int | None,
 ) -> _Run:
     """Steps in rounds of `eval_every`; after each the lower bound is measured."""
-    target, root = setting.target, setting.root
+    target, root = setting.target if warm is None else warm.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = STREAM_CHUNK if setting.stream is not None else CHUNK
@@ -238,7 +241,7 @@ def _optimise(
     eval_data = None if target.data is None else batches.sample_rows(target.data, EVAL_ROWS)
 
     timer = time.perf_counter()
-    state = _begin(setting, algorithm, start, warm, _named(root, "init"))
+    state = _begin(target, algorithm, start, warm, _named(root, "init"))
     _check_finite_start(target, state, start)
     advance = partial(_steps, key_step=key_step, key_data=key_data, length=length)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
@@ -358,7 +361,7 @@ def _sample(
     setting: _Setting, algorithm: Any, start: PyTree, warm: _Warm | None, num_chains: int
 ) -> _Run:
     """Warm-up and kept draws of all chains, spread over cores or devices."""
-    target, root = setting.target, setting.root
+    target, root = (setting.target if warm is None else warm.target).marginal(), setting.root
     timer = time.perf_counter()
     bytes_per_draw = 8 * tree.size(start)
     length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
@@ -368,7 +371,7 @@ def _sample(
     targets = lanes.put(target)
 
     states = [
-        jax.device_put(_begin(setting, algorithm, start, warm, _named(key, "init")), device)
+        jax.device_put(_begin(target, algorithm, start, warm, _named(key, "init")), device)
         for key, device in zip(keys, lanes.places, strict=True)
     ]
     for state in states:
@@ -423,6 +426,8 @@ def _sample(
                 stopped = f"The callback stopped it at step {step}."
                 break
     draws = jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts, axis=1)), *kept)
+    if target.likelihood is not None and target.likelihood.is_marginal:
+        draws = _complete(target, draws, _named(root, "complete"))
     arrays = {name: np.concatenate(parts, axis=1) for name, parts in trace.items()}
     notes = []
     diverged = int(np.sum(arrays.get("diverging", 0)))
@@ -630,7 +635,21 @@ def _draws(
 
 @jax.jit
 def _refresh(algorithm: Algorithm, target: Target, state: Any, key: Array) -> Target:
-    return target.refresh(algorithm.approximation(target, state), key)
+    new = target.refresh(algorithm.approximation(target, state), key)
+    if not getattr(algorithm, "learn_noise", True):
+        new = dataclasses.replace(new, likelihood=target.likelihood)
+    return new
+
+
+@jax.jit
+def _complete(target: Target, draws: PyTree, key: Array) -> PyTree:
+    """What was integrated out, drawn for each kept draw (chains, draws)."""
+    shape = jax.tree.leaves(draws)[0].shape[:2]
+    flat = jax.tree.map(lambda w: w.reshape(-1, *w.shape[2:]), draws)
+    keys = jax.random.split(key, math.prod(shape))
+    own = jax.lax.map(lambda pair: target.likelihood.complete(target, *pair), (flat, keys))
+    own = jax.tree.map(lambda w: w.reshape(*shape, *w.shape[1:]), own)
+    return draws | {"likelihood": draws["likelihood"] | own}
 
 
 @jax.jit
@@ -650,7 +669,7 @@ def _evaluate(
         told = own
     elif not algorithm.has_lower_bound:
         log_likelihood = target.scaled_log_likelihood(q.mean)
-        log_joint = log_likelihood + target.log_prior(q.mean)
+        log_joint = log_likelihood + target.log_prior(q.mean) - target.divergence()
         told = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
         told["error"] = jnp.zeros((), jnp.float64)
     else:
@@ -658,7 +677,7 @@ def _evaluate(
         told["objective"] = told["elbo"]
     if held_out is not None:
         draws = q.sample(key, 1 if isinstance(q, Point) else EVAL_DRAWS)
-        predictive = algorithm.predictive_target(target, q)
+        predictive = algorithm.predictive_target(target, q).to_predict()
         terms = jax.lax.map(lambda w: predictive.log_likelihood(w, held_out), draws)
         log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
         told["validation"] = told["objective"] = jnp.mean(log_prob)
@@ -670,7 +689,8 @@ def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str,
     """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
 
     The elbo is the mean of h = log p(D, w) - log q(w), which does not vary at all where q is the
-    posterior; kl is exact for Gaussians, and nll is what is left.
+    posterior; kl is exact for Gaussians, and nll is what is left. A part of the model that has a
+    posterior of its own adds its divergence to kl.
     """
     if hasattr(q, "transform"):
         noise = tree.normal_like(key, q.mean, num_draws)
@@ -687,7 +707,8 @@ def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str,
     h = log_likelihood - divergence
     has_closed_form = target.prior is not None and hasattr(q, "kl")
     kl = q.kl(target.prior) if has_closed_form else jnp.mean(divergence)
-    elbo = jnp.mean(h)
+    kl = kl + target.divergence()
+    elbo = jnp.mean(h) - target.divergence()
     error = jnp.std(h) / jnp.sqrt(num_draws)
     return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
 
@@ -831,6 +852,14 @@ def _check_suits(
             refuse("batch_size", batch_size, "be left out for a bare log-density")
     if stream is not None and batch_size != "auto":
         refuse("batch_size", batch_size, "be left out: an iterable has batches of its own")
+    if stream is not None and target.likelihood.refreshes:
+        refuse(
+            "data",
+            Shown("an iterable of batches"),
+            f"be arrays (x, y): the noise of {type(target.likelihood).__name__} is inferred from"
+            " all rows",
+            "Give its covariance, or use Gaussian().",
+        )
     if stream is not None and not algorithm.takes_minibatches:
         refuse(
             "data",

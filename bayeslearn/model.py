@@ -169,6 +169,22 @@ class Target(eqx.Module):
                 target = dataclasses.replace(target, **{name: part})
         return target
 
+    def divergence(self) -> Array:
+        """KL of those parts' posteriors from their priors."""
+        parts: tuple[Any, ...] = (self.likelihood, self.prior)
+        found = [part.divergence() for part in parts if hasattr(part, "divergence")]
+        return sum(found, start=jnp.zeros((), jnp.float64))
+
+    def marginal(self) -> Target:
+        """The density that samplers see: what the likelihood can integrate out is gone."""
+        if self.likelihood is None:
+            return self
+        return dataclasses.replace(self, likelihood=self.likelihood.marginal())
+
+    def to_predict(self) -> Target:
+        """The target whose likelihood is that of new observations."""
+        return dataclasses.replace(self, likelihood=self.likelihood.to_predict())
+
     def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
         """Arrays on the device, floating-point ones in the network's dtype."""
         with precision.network_precision(self.dtype):
@@ -210,6 +226,12 @@ class Target(eqx.Module):
         self, params: PyTree, batch: Batch | None = None, key: Array | None = None
     ) -> Array:
         """Unbiased estimate of the whole data set's log-likelihood from a batch."""
+        if self.likelihood is not None and self.likelihood.is_marginal:
+            assert self.data is not None
+            if batch is not None and len(batch.y) != len(self.data.y):
+                must = "hold all rows: with the noise integrated out they are not independent"
+                refuse("batch", Shown(f"{len(batch.y)} rows"), must)
+            return self.likelihood.log_marginal(self, params, key)
         terms = self.log_likelihood(params, batch, key)
         return jnp.sum(terms) * self.scale(batch)
 

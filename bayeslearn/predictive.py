@@ -26,16 +26,19 @@ from bayeslearn.tree import Array, PyTree
 
 CELLS = 2**16  # draws x rows evaluated at once
 BISECTIONS = 60
+SAMPLES = 4096  # of a row, where its distribution function is not known
 
 
 class Predictive:
     """The predictive distribution at each row of x. Made by `Posterior.predict`."""
 
     def __init__(self, target: Target, draws: PyTree, x: PyTree):
-        self._target, self._draws, self._x = target, draws, x
+        self._target, self._draws, self._x = target.to_predict(), draws, x
         self.num_rows = len(jax.tree.leaves(x)[0])
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
+        has_cdf = self.kind != "regression" or hasattr(target.likelihood, "cdf")
+        self._by_samples = not has_cdf
 
     def __repr__(self) -> str:
         return f"Predictive({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
@@ -107,18 +110,24 @@ class Predictive:
         return self.quantile(tail), self.quantile(1.0 - tail)
 
     def quantile(self, q: float) -> np.ndarray:
-        """Quantile of a new observation: the mixture over draws, inverted exactly."""
+        """Quantile of a new observation: the mixture over draws, inverted exactly.
+
+        Of a count it is the least whole number that reaches q. A custom likelihood's is estimated
+        from 4096 samples.
+        """
         self._need("regression", "quantile and interval")
         if not isinstance(q, numbers.Real) or not 0 < q < 1:
             refuse("q", q, "be between 0 and 1")
-        values = self._by_rows(partial(_quantile, np.float64(q)))
+        function = _sampled_quantile if self._by_samples else _quantile
+        values = self._by_rows(partial(function, np.float64(q)))
         return self._like_y(values)
 
     @double_precision
     def cdf(self, y: Any) -> np.ndarray:
         """Probability of a new observation at or below y (its PIT value)."""
         self._need("regression", "cdf")
-        return self._like_y(self._by_rows(_cdf, self._observed(y)))
+        function = _sampled_cdf if self._by_samples else _cdf
+        return self._like_y(self._by_rows(function, self._observed(y)))
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
@@ -148,7 +157,8 @@ class Predictive:
 
     def _chunks(self, *more: Array):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
-        size = max(1, min(self.num_rows, CELLS // self.num_samples))
+        cells = max(self.num_samples, SAMPLES if self._by_samples else 1)
+        size = max(1, min(self.num_rows, CELLS // cells))
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
@@ -221,10 +231,10 @@ def _entropy(probs: Array) -> Array:
 
 def _covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
     means = _over_draws(target, draws, x, target.likelihood.mean)
-    noise = jnp.mean(_over_draws(target, draws, x, target.likelihood.variance), axis=0)
+    noise = jnp.mean(_over_draws(target, draws, x, target.likelihood.covariance), axis=0)
     centred = means - jnp.mean(means, axis=0)
     epistemic = jnp.einsum("sri,srj->rij", centred, centred) / max(len(means) - 1, 1)
-    return epistemic + jax.vmap(jnp.diag)(noise)
+    return epistemic + noise
 
 
 def _class_covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
@@ -252,11 +262,15 @@ def _cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
 
 
 def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
-    """Bisection on the mixture's distribution function."""
+    """Bisection on the mixture's distribution function.
+
+    It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
+    """
     likelihood = target.likelihood
     means = _over_draws(target, draws, x, likelihood.mean)
-    spread = 10.0 * jnp.sqrt(jnp.max(_over_draws(target, draws, x, likelihood.variance), axis=0))
-    ends = jnp.min(means, axis=0) - spread, jnp.max(means, axis=0) + spread
+    stds = jnp.sqrt(_over_draws(target, draws, x, likelihood.variance))
+    odds = jnp.sqrt(q / (1.0 - q))
+    ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
@@ -265,7 +279,23 @@ def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
         return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
 
     low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-    return 0.5 * (low + high)
+    middle = 0.5 * (low + high)
+    return jnp.round(middle) if likelihood.is_discrete else middle
+
+
+def _row_samples(target: Target, draws: PyTree, x: PyTree) -> Array:
+    """About `SAMPLES` new observations of each row, as many of every draw."""
+    each = -(-SAMPLES // len(jax.tree.leaves(draws)[0]))
+    repeated = jax.tree.map(lambda w: jnp.repeat(w, each, axis=0), draws)
+    return _sample(target, repeated, x, jax.random.key(0)).astype(jnp.float64)
+
+
+def _sampled_quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
+    return jnp.quantile(_row_samples(target, draws, x), q, axis=0, method="nearest")
+
+
+def _sampled_cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
+    return jnp.mean(_row_samples(target, draws, x) <= y, axis=0)
 
 
 @jax.jit

@@ -2,8 +2,8 @@ r"""Conjugate linear regression: the exact posterior in closed form (survey sect
 
 For a network that is linear in its weights, f(x, w) = f(x, 0) + J(x) w:
 
-**Known noise** (`Gaussian(noise_scale=...)`), with R the noise's diagonal covariance and prior
-N(mean0, P0^-1):
+**Known noise** (`Gaussian(noise_scale=...)`, `MultivariateGaussian(cov=...)`), with R the noise's
+covariance and prior N(mean0, P0^-1):
 
     prec = P0 + sum_i J_i^T R^-1 J_i,    prec mean = P0 mean0 + sum_i J_i^T R^-1 (y_i - f_i(0))
 
@@ -43,7 +43,7 @@ from bayeslearn.families.student import (
     MatrixNormalInverseWishart,
     linear_parts,
 )
-from bayeslearn.likelihoods import Gaussian
+from bayeslearn.likelihoods import Gaussian, MultivariateGaussian
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -62,17 +62,18 @@ class ConjugateInfo(NamedTuple):
 
 
 def known_noise(
-    prior_mean: Array, prior_prec: Array, jacobian: Array, y: Array, noise_scale: Array
+    prior_mean: Array, prior_prec: Array, jacobian: Array, y: Array, root: Array
 ) -> tuple[Array, Array, Array]:
-    """Mean, precision and log-evidence; jacobian (rows, o, k), y (rows, o), noise_scale (o,)."""
-    features = (jacobian / noise_scale[:, None]).reshape(-1, jacobian.shape[-1])
-    scaled = (y / noise_scale).reshape(-1)
+    """Mean, precision and log-evidence; jacobian (rows, o, k), y (rows, o), R = root root^T."""
+    whitener = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
+    features = (whitener @ jacobian).reshape(-1, jacobian.shape[-1])
+    scaled = (y @ whitener.T).reshape(-1)
     prec = jnp.diag(prior_prec) + features.T @ features
     mean = jnp.linalg.solve(prec, prior_prec * prior_mean + features.T @ scaled)
     residual, away = scaled - features @ mean, mean - prior_mean
     log_evidence = (
         -0.5 * scaled.size * jnp.log(2 * jnp.pi)
-        - len(y) * jnp.sum(jnp.log(noise_scale))
+        - len(y) * jnp.sum(jnp.log(jnp.diagonal(root)))
         + 0.5 * jnp.sum(jnp.log(prior_prec))
         - 0.5 * jnp.linalg.slogdet(prec).logabsdet
         - 0.5 * (residual @ residual + prior_prec @ away**2)
@@ -102,6 +103,17 @@ def output_order(target: Target, params: PyTree) -> Array:
     _, jacobian = linear_parts(target, params, _probes(target))
     owner = jnp.argmax(jnp.sum(jacobian**2, axis=0), axis=0)
     return jnp.argsort(owner, stable=True).reshape(jacobian.shape[1], -1)
+
+
+def _is_known(likelihood: Any) -> bool:
+    return isinstance(likelihood, MultivariateGaussian) or likelihood.noise_scale is not None
+
+
+def noise_root(likelihood: Any) -> Array:
+    """Cholesky factor of the known noise covariance."""
+    if isinstance(likelihood, MultivariateGaussian):
+        return likelihood.root
+    return jnp.diag(likelihood.std({}, jnp.float64))
 
 
 def _probes(target: Target) -> PyTree:
@@ -154,15 +166,22 @@ class Conjugate(Algorithm):
         return None
 
     def check(self, target: Target, params: PyTree) -> None:
-        if not isinstance(target.likelihood, Gaussian):
+        likelihood = target.likelihood
+        if isinstance(likelihood, MultivariateGaussian) and likelihood.refreshes:
             refuse(
                 "likelihood",
-                Shown(type(target.likelihood).__name__),
+                Shown("MultivariateGaussian()"),
+                "have a conjugate prior, and an inverse-Wishart beside the weights' is none",
+                "Write Gaussian() for the matrix-normal inverse-Wishart, or use bl.HMC().",
+            )
+        if not isinstance(likelihood, Gaussian | MultivariateGaussian):
+            refuse(
+                "likelihood",
+                Shown(type(likelihood).__name__),
                 "be Gaussian for the exact posterior",
                 "Use another algorithm, such as bl.HMC().",
             )
-        likelihood = target.likelihood
-        columns, learned = likelihood.num_outputs, likelihood.noise_scale is None
+        columns, learned = likelihood.num_outputs, not _is_known(likelihood)
         if self.noise == "known" and learned:
             refuse("noise", self.noise, "suit the likelihood", "Write Gaussian(noise_scale=...).")
         if self.noise not in ("auto", "known") and not learned:
@@ -222,9 +241,9 @@ class Conjugate(Algorithm):
         y = target.data.y.astype(jnp.float64) - offset
         mean, prec = target.prior.broadcast(tree.double(params))
         mean, prec = tree.ravel(mean["network"]), tree.ravel(prec["network"])
-        if getattr(target.likelihood, "noise_scale", None) is not None:
-            scale = target.likelihood.std(params["likelihood"], jnp.float64)
-            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, scale)
+        if _is_known(target.likelihood):
+            root = noise_root(target.likelihood)
+            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root)
             like = {**params, "network": tree.unraveler(params["network"])(found)}
             return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
         order = output_order(target, params)

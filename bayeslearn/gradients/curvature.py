@@ -5,8 +5,9 @@ set plus the prior's precision, so that it can be compared with a precision matr
 
     hessian       exact; may be indefinite away from a mode
     hutchinson    diagonal of the Hessian by random signs, unbiased (diagonal only)
-    gauss-newton  J^T Lambda J, Lambda the curvature of the likelihood in the network's outputs;
-                  never negative, equal to the Hessian where the network is linear
+    gauss-newton  J^T Lambda J, Lambda the likelihood's Fisher information about the network's
+                  outputs; never negative, equal to the Hessian where the network is linear and
+                  the likelihood's curvature does not depend on y
     fisher        Gauss-Newton by labels sampled from the model, unbiased (diagonal only)
     squares       sum of squared per-example gradients, the "empirical Fisher" of VOGN; equal to
                   the Gauss-Newton in expectation only if the model is well specified (diagonal)
@@ -80,13 +81,12 @@ def blocks(
 
 
 def output_factor(target: Target, outputs: Array, own: PyTree, y: Array) -> Array:
-    """A square root of Lambda = -d^2 log p(y | outputs) / d outputs^2 for one row: (o, o).
+    """A square root of Lambda, the likelihood's information about one row's outputs: (o, o).
 
-    For every likelihood here Lambda does not depend on y in expectation; it is made positive
-    semi-definite by dropping negative eigenvalues.
+    Where a likelihood of a user's has negative curvature at y, those directions are dropped.
     """
-    hessian = -jax.hessian(lambda o: target.likelihood.log_prob(o, y, own))(outputs)
-    values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
+    matrix = target.likelihood.information(outputs, y, own)
+    values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T))
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
 
 
