@@ -73,6 +73,8 @@ def diagnose(posterior: Any) -> Diagnostics:
         raise ArgumentError(
             f"{posterior.algorithm.name} is not a sampler: look at posterior.trace['eval_elbo']."
         )
+    if "log_density" not in posterior.trace:
+        raise ArgumentError("These draws are no chains, they were reweighed: see posterior.notes.")
     draws, target = posterior.draws, posterior.target
     chains, kept = jax.tree.leaves(draws)[0].shape[:2]
     matrix = np.asarray(posterior.family.matrix()).reshape(chains, kept, -1)

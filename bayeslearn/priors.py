@@ -200,7 +200,7 @@ class BlockPrior(CorrelatedPrior):
     def from_precs(mean: PyTree, precs: Sequence[Array], groups: Groups) -> BlockPrior:
         lowers = [jnp.linalg.cholesky(prec) for prec in precs]
         log_det = tree.total([2.0 * jnp.log(jnp.diagonal(lower)) for lower in lowers])
-        return BlockPrior(mean, tuple(precs), log_det, groups)
+        return BlockPrior(mean=mean, precs=tuple(precs), log_det=log_det, groups=groups)
 
     def joined(self, likelihood: GaussianPrior) -> BlockPrior:
         means = {"network": self.mean, "likelihood": likelihood.mean}
@@ -271,7 +271,7 @@ class LowRankPrior(CorrelatedPrior):
         lower = jnp.linalg.cholesky(jnp.eye(factor.shape[1]) + factor.T @ scaled)
         pulled = jax.scipy.linalg.solve_triangular(lower, scaled.T, lower=True).T
         log_det = -jnp.sum(jnp.log(variance)) - 2.0 * jnp.sum(jnp.log(jnp.diagonal(lower)))
-        return LowRankPrior(mean, variance, pulled, log_det)
+        return LowRankPrior(mean=mean, variance=variance, pulled=pulled, log_det=log_det)
 
     def times(self, values: Array) -> Array:
         variance = self.variance.reshape(-1, *[1] * (values.ndim - 1))
@@ -533,7 +533,9 @@ def check_gaussian(prior: Any, what: str) -> None:
 def check_given(prior: Any, what: str, remedy: str) -> None:
     """Refuse a prior with a learned scale, for a method that cannot learn it."""
     if getattr(prior, "refreshes", False):
-        refuse("prior", Shown("one with learn=True"), f"have a scale that is given for {what}", remedy)
+        refuse(
+            "prior", Shown("one with learn=True"), f"have a scale that is given for {what}", remedy
+        )
 
 
 def _check_numbers(argument: str, value: Any, positive: str = "", is_plain: bool = False) -> None:
@@ -542,7 +544,9 @@ def _check_numbers(argument: str, value: Any, positive: str = "", is_plain: bool
         refuse(argument, value, "hold at least one number")
     for number in numbers:
         if not np.issubdtype(np.asarray(number).dtype, np.number):
-            must = "be numbers" if is_plain else "be a number, a mapping of name patterns, or a pytree"
+            must = (
+                "be numbers" if is_plain else "be a number, a mapping of name patterns, or a pytree"
+            )
             refuse(argument, number, must)
         if not np.all(np.isfinite(number)):
             refuse(argument, number, "be finite")

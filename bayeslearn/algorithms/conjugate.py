@@ -186,9 +186,7 @@ class Conjugate(Algorithm):
                 f"serve the {columns} columns of y",
                 'Write noise="matrix-normal-inverse-wishart".',
             )
-        check_given(
-            target.prior, self.name, "bl.Laplace() is exact too where the noise is known."
-        )
+        check_given(target.prior, self.name, "bl.Laplace() is exact too where the noise is known.")
         if learned and self.noise_dof is not None and self.noise_dof <= columns - 1:
             refuse("noise_dof", self.noise_dof, f"be greater than {columns - 1}")
         self._check_linear(target, params, learned and columns > 1)

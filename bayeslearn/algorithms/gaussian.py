@@ -66,7 +66,7 @@ def start_frame(
 
 
 def frame_from(q: Any, covariance: str, block: Any) -> Any:
-    """A frame that is the Gaussian q, or the best of its structure: with blocks of q's precision."""
+    """A frame that is the Gaussian q, or the nearest of its structure: blocks of q's precision."""
     if covariance == "diagonal":
         return DiagonalFrame.start(q.mean, q.to_prior().broadcast(q.mean)[1])
     mean = tree.double(q.mean)
