@@ -31,13 +31,13 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.diagnostics import arviz
 from bayeslearn.errors import ArgumentError, Shown, refuse
-from bayeslearn.families import Draws, Point
+from bayeslearn.families import Draws, FullGaussian, Point
 from bayeslearn.families.student import ConjugateFamily, ConjugatePrior
 from bayeslearn.fitting import check_algorithm, fit
 from bayeslearn.model import Batch, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import BlockPrior, GaussianPrior, LowRankPrior
+from bayeslearn.priors import GaussianPrior, LowRankPrior
 from bayeslearn.tree import Array, PyTree
 
 MAX_KHAT = 0.7  # beyond it importance weights are not to be believed (Vehtari et al. 2024)
@@ -185,9 +185,12 @@ def _update_draws(
         last = jax.tree.map(lambda w: w[-1], draws.flat())
         everything = _renewed(target, target.prior, _joined(history, batch), last)
         return _rerun(everything, algorithm, last, options, f"{why}: rerun on all data.")
-    prior, kind = gaussian_of(draws)
+    found = gaussian_of(draws)
+    is_full = isinstance(found, FullGaussian)
+    prior, start = (found.to_prior(), found) if is_full else (found, draws.mean)
+    kind = "a full" if is_full else "a diagonal-plus-low-rank"
     note = f"{why}: rerun with {kind} Gaussian of the old draws as the prior."
-    return _rerun(_renewed(target, prior, batch, draws.mean), algorithm, draws.mean, options, note)
+    return _rerun(_renewed(target, prior, batch, draws.mean), algorithm, start, options, note)
 
 
 def _joined(first: Batch, second: Batch) -> Batch:
@@ -228,8 +231,8 @@ def _log_likelihoods(target: Target, draws: PyTree, batch: Batch) -> Array:
     return jax.lax.map(one, draws, batch_size=DRAWS_AT_ONCE)
 
 
-def gaussian_of(draws: Draws) -> tuple[Any, str]:
-    """A Gaussian prior with the draws' mean and covariance, and what it is called.
+def gaussian_of(draws: Draws) -> FullGaussian | LowRankPrior:
+    """A Gaussian with the draws' mean and covariance.
 
     Few weights: the whole matrix, its correlations shrunken towards none by as much as their own
     sampling error says (Schaefer and Strimmer 2005). Many: the first principal components of the
@@ -243,15 +246,12 @@ def gaussian_of(draws: Draws) -> tuple[Any, str]:
     like = tree.double(draws.mean)
     z = (matrix - mean) / std
     if k <= FULL_LIMIT:
-        prec = jnp.linalg.inv(jnp.asarray(shrunken(z) * np.outer(std, std)))
-        groups = (tuple(range(len(jax.tree.leaves(like)))),)
-        prior = BlockPrior.from_precs(like, (0.5 * (prec + prec.T),), groups)
-        return prior, "a full"
+        return FullGaussian.from_cov(like, jnp.asarray(shrunken(z) * np.outer(std, std)))
     _, values, vectors = np.linalg.svd(z / np.sqrt(num - 1), full_matrices=False)
     factor = vectors[:RANK].T * values[:RANK]
     own = np.maximum(1.0 - np.sum(factor**2, axis=1), LEAST_OWN)
     variance, scaled = jnp.asarray(own * std**2), jnp.asarray(factor * std[:, None])
-    return LowRankPrior.from_factor(like, variance, scaled), "a diagonal-plus-low-rank"
+    return LowRankPrior.from_factor(like, variance, scaled)
 
 
 def shrunken(z: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -227,15 +229,11 @@ def test_prior_and_entropy_are_the_gradient_of_the_divergence(x64, covariance, p
     q = FAMILIES["diagonal"](weights())
     frame = frame_from(q, covariance, {"a": ["*.bias", "like*"], "b": ["*.weight"]})
 
-    class Target:
-        prior = PRIORS[prior]()
-
-        def log_prior(self, params):
-            return self.prior.log_prob(params)
-
+    p = PRIORS[prior]()
+    target = types.SimpleNamespace(prior=p, log_prior=p.log_prob)
     zeros = jax.tree.map(jnp.zeros_like, frame.noise(jax.random.key(0), 2))
     none = jax.tree.map(lambda e: e[0], zeros)
-    mean, cov = whitened._add_prior_and_entropy(Target(), frame, none, frame.outer(zeros, zeros))
+    mean, cov = whitened._add_prior_and_entropy(target, frame, none, frame.outer(zeros, zeros))
 
     def bound_of(step, h):
         """-KL with the mean moved by C step, and the factor C (I + h A)."""
@@ -248,7 +246,7 @@ def test_prior_and_entropy_are_the_gradient_of_the_divergence(x64, covariance, p
                 c + h * c @ (a + a.T) for c, a in zip(frame.factors, direction, strict=True)
             )
             moved = eqx.tree_at(lambda f: f.factors, moved, factors)
-        return -to_family(moved, covariance).kl(Target.prior)
+        return -to_family(moved, covariance).kl(p)
 
     whole = frame.dense(cov)
     direction = tree.unraveler(whole)(jnp.sin(jnp.arange(tree.size(whole)) * 1.0))
