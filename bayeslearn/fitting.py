@@ -115,7 +115,7 @@ def fit(
     root = jax.random.key(int(seed))
     target, start, stream = _bind(model, data, num_data, root)
     first = None
-    if hasattr(params, "to_prior"):
+    if params is not None and hasattr(params, "to_prior"):
         first, params = params, params.mean
     if params is not None:
         start = _check_start(params, start)

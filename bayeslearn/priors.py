@@ -128,7 +128,7 @@ class GaussianPrior(eqx.Module):
     def _rescaled(self, factor: Any, told: PyTree) -> GaussianPrior:
         """Precisions of learned leaves times `factor(prec, told)`: one number for each leaf."""
         leaves, treedef = jax.tree.flatten(self.prec)
-        facts = treedef.flatten_up_to(told)
+        facts = treedef.flatten_up_to(told)  # type: ignore[attr-defined]
         new = [
             jnp.minimum(p * factor(p, fact), LEAST_SCALE**-2) if is_learned else p
             for p, fact, is_learned in zip(leaves, facts, self.learned, strict=True)
@@ -153,6 +153,10 @@ class CorrelatedPrior(eqx.Module):
         raise NotImplementedError
 
     def diagonal(self) -> Array:
+        raise NotImplementedError
+
+    def prec_blocks(self, params: PyTree, groups: Groups) -> tuple[Array, ...]:
+        """P's own rows and columns of each group of leaves."""
         raise NotImplementedError
 
     def quadratic(self, params: PyTree) -> Array:

@@ -152,6 +152,7 @@ def _update_draws(
     options: dict[str, Any],
 ) -> Posterior:
     target, draws = posterior.target, posterior.family
+    assert target.data is not None
     k_hat = np.inf
     if algorithm.is_sampler:
         weighed, k_hat, effective = reweighed(draws, target, batch, options["seed"])
@@ -185,11 +186,11 @@ def _update_draws(
         last = jax.tree.map(lambda w: w[-1], draws.flat())
         everything = _renewed(target, target.prior, _joined(history, batch), last)
         return _rerun(everything, algorithm, last, options, f"{why}: rerun on all data.")
-    found = gaussian_of(draws)
-    is_full = isinstance(found, FullGaussian)
-    prior, start = (found.to_prior(), found) if is_full else (found, draws.mean)
-    kind = "a full" if is_full else "a diagonal-plus-low-rank"
-    note = f"{why}: rerun with {kind} Gaussian of the old draws as the prior."
+    found: Any = gaussian_of(draws)
+    prior, start, kind = found, draws.mean, "diagonal-plus-low-rank"
+    if isinstance(found, FullGaussian):
+        prior, start, kind = found.to_prior(), found, "full"
+    note = f"{why}: rerun with a {kind} Gaussian of the old draws as the prior."
     return _rerun(_renewed(target, prior, batch, draws.mean), algorithm, start, options, note)
 
 
