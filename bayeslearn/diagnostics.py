@@ -73,6 +73,8 @@ def diagnose(posterior: Any) -> Diagnostics:
         raise ArgumentError(
             f"{posterior.algorithm.name} is not a sampler: look at posterior.trace['eval_elbo']."
         )
+    if "log_density" not in posterior.trace:
+        raise ArgumentError("These draws are no chains, they were reweighed: see posterior.notes.")
     draws, target = posterior.draws, posterior.target
     chains, kept = jax.tree.leaves(draws)[0].shape[:2]
     matrix = np.asarray(posterior.family.matrix()).reshape(chains, kept, -1)
@@ -176,9 +178,7 @@ def simulation_based_calibration(
 @jax.jit
 def _simulate(target: Any, params: PyTree, key: Any) -> tuple[PyTree, Any]:
     key_truth, key_y = jax.random.split(key)
-    mean, prec = target.prior.broadcast(tree.double(params))
-    noise = tree.normal_like(key_truth, mean)
-    truth = jax.tree.map(lambda m, p, e: m + e / jnp.sqrt(p), mean, prec, noise)
+    truth = target.prior.sample(key_truth, params)
     outputs = target.outputs(truth, target.data.x)
     keys = jax.random.split(key_y, len(outputs))
     y = jax.vmap(target.likelihood.sample, (0, 0, None))(keys, outputs, truth["likelihood"])

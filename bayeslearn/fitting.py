@@ -30,6 +30,7 @@ from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
 from bayeslearn.precision import double_precision, inside_double_precision, to_host
+from bayeslearn.priors import check_gaussian, check_given
 from bayeslearn.progress import Progress
 from bayeslearn.tree import Array, PyTree
 
@@ -93,7 +94,8 @@ def fit(
         eval_every: steps between looks at the lower bound; one hundredth of the run unless said.
         patience: evaluations without a new best before stopping; None: never. "auto": 20 if
             `num_steps` is "auto", else never.
-        params: where to start, instead of the network's own initialisation.
+        params: where to start, instead of the network's own initialisation. A Gaussian, such as
+            another posterior's `family`, is also the first q of a variational method.
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
@@ -115,6 +117,9 @@ def fit(
     began = time.perf_counter()
     root = jax.random.key(int(seed))
     target, start, stream = _bind(model, data, num_data, root)
+    first = None
+    if params is not None and hasattr(params, "to_prior"):
+        first, params = params, params.mean
     if params is not None:
         start = _check_start(params, start)
     if start is None:
@@ -142,7 +147,9 @@ def fit(
         patience = PATIENCE if patience == "auto" and num_steps == "auto" else None
     notes = []
     warm = None
-    if stream is None or stream.restarts:
+    if first is not None and algorithm.takes_q:
+        warm = _Warm(first, target, 0.0)
+    elif stream is None or stream.restarts:
         warm = _warm_start(setting, algorithm, start)
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
@@ -705,7 +712,7 @@ def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str,
     )
     divergence = log_q - jax.vmap(target.log_prior)(draws)
     h = log_likelihood - divergence
-    has_closed_form = target.prior is not None and hasattr(q, "kl")
+    has_closed_form = target.prior is not None and target.prior.is_gaussian and hasattr(q, "kl")
     kl = q.kl(target.prior) if has_closed_form else jnp.mean(divergence)
     kl = kl + target.divergence()
     elbo = jnp.mean(h) - target.divergence()
@@ -850,6 +857,14 @@ def _check_suits(
             )
         if batch_size != "auto":
             refuse("batch_size", batch_size, "be left out for a bare log-density")
+    if algorithm.needs_gaussian_prior:
+        check_gaussian(target.prior, algorithm.name)
+    if algorithm.is_sampler:
+        check_given(
+            target.prior,
+            f"the sampler {algorithm.name}",
+            "Learn it with a variational method first, and give what it found.",
+        )
     if stream is not None and batch_size != "auto":
         refuse("batch_size", batch_size, "be left out: an iterable has batches of its own")
     if stream is not None and target.likelihood.refreshes:

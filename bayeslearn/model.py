@@ -22,7 +22,7 @@ from bayeslearn import precision, tree
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.likelihoods import Likelihood
 from bayeslearn.networks.adapters import as_network
-from bayeslearn.priors import GaussianPrior, Normal
+from bayeslearn.priors import GaussianPrior, Laplace, Normal, ScaleMixture
 from bayeslearn.tree import Array, PyTree
 
 
@@ -45,14 +45,14 @@ class Model(eqx.Module):
 
     network: Any
     likelihood: Likelihood
-    prior: Normal
+    prior: Normal | Laplace | ScaleMixture
     dtype: str | None = eqx.field(static=True)
 
     def __init__(
         self,
         network: Any,
         likelihood: Likelihood,
-        prior: Normal | None = None,
+        prior: Normal | Laplace | ScaleMixture | None = None,
         *,
         dtype: Any = None,
     ):
@@ -78,15 +78,9 @@ class Model(eqx.Module):
             network_params = tree.cast(network_params, self.dtype)
         network_params = _check_params(network_params)
 
-        network_prior = self.prior.bind(network_params)
         own_mean, own_scale = likelihood.prior()
-        prior = GaussianPrior(
-            {"network": network_prior.mean, "likelihood": own_mean},
-            {
-                "network": network_prior.prec,
-                "likelihood": jax.tree.map(lambda s: 1.0 / s**2, own_scale),
-            },
-        )
+        own = GaussianPrior(own_mean, jax.tree.map(lambda s: 1.0 / s**2, own_scale))
+        prior = self.prior.bind(network_params).joined(own)
         dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(network_params))
         target = Target(
             network=self.network,
@@ -110,7 +104,7 @@ class Target(eqx.Module):
 
     network: Any
     likelihood: Any
-    prior: GaussianPrior | None
+    prior: Any  # bound (see `priors`); None for a bare density
     data: Batch | None
     num_data: Array
     dtypes: tuple[str, ...] = eqx.field(static=True)

@@ -126,6 +126,30 @@ class Posterior:
             for name, m, s, low, up in zip(tree.leaf_names(mean), *columns, strict=True)
         ]
 
+    def update(
+        self,
+        new_data: tuple[Any, Any],
+        *,
+        algorithm: Algorithm | str | None = None,
+        seed: int | None = None,
+        history: tuple[Any, Any] | None = None,
+        **fit_options: Any,
+    ) -> Posterior:
+        """The posterior after more data, with this one as the prior; `notes` says how.
+
+        Args:
+            new_data: a pair (x, y) like the first; the old rows are not needed.
+            algorithm: another than the one used so far.
+            seed: one more than this posterior's unless said.
+            history: the rows this posterior was fitted to, for a sampler: where its draws cannot
+                be reweighed it is then run again on all rows.
+            fit_options: further arguments of `fit`.
+        """
+        from bayeslearn.sequential import update
+
+        options = {"algorithm": algorithm, "seed": seed, "history": history, **fit_options}
+        return update(self, new_data, **options)
+
     def diagnostics(self) -> Any:
         """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
         from bayeslearn.diagnostics import diagnose

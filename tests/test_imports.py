@@ -28,9 +28,10 @@ ROOMS = [
     {"batches", "progress"},
     {"fitting"},
     {"diagnostics", "metrics"},
+    {"sequential"},
 ]
 # Methods that import ahead when called, so that a posterior can update and diagnose itself.
-AHEAD = {("posterior", "diagnostics"), ("posterior", "fitting")}
+AHEAD = {("posterior", "diagnostics"), ("posterior", "sequential")}
 
 
 def room_of(module: str) -> int:

@@ -75,6 +75,7 @@ class Algorithm(eqx.Module):
     needs_linear_model: ClassVar[bool] = False  # linear in its weights, Gaussian noise
     takes_minibatches: ClassVar[bool] = True
     has_lower_bound: ClassVar[bool] = True
+    takes_q: ClassVar[bool] = False  # can begin at a Gaussian, in the place of its warm start
     shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
     auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
 

@@ -31,6 +31,7 @@ from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, ro
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.model import Batch, Target
+from bayeslearn.priors import check_gaussian
 from bayeslearn.tree import Array, PyTree
 
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
@@ -71,6 +72,7 @@ class BayesByBackprop(Algorithm):
 
     name: ClassVar[str] = "bayes-by-backprop"
     title: ClassVar[str] = "mean-field (or any reparametrised) q by backpropagation"
+    takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
     learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
@@ -98,13 +100,25 @@ class BayesByBackprop(Algorithm):
         schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
         return make_optimizer(self.optimizer, self.optimizer_options, schedule)
 
+    def check(self, target: Target, params: PyTree) -> None:
+        if self.kl == "closed-form" and self.q is None:
+            check_gaussian(target.prior, f'{self.name} with kl="closed-form"')
+
     def init(self, key: Array, target: Target, params: PyTree) -> BayesByBackpropState:
         if self.q is not None:
-            zeta = self.q(params)
-        else:
-            prec = starting_prec(key, target, params, target.data)
-            rho = jax.tree.map(lambda p: softplus_inverse(START_SHRINK / jnp.sqrt(p)), prec)
-            zeta = {"mean": params, "rho": rho}
+            return self._begin(self.q(params))
+        prec = starting_prec(key, target, params, target.data)
+        rho = jax.tree.map(lambda p: softplus_inverse(START_SHRINK / jnp.sqrt(p)), prec)
+        return self._begin({"mean": params, "rho": rho})
+
+    def init_from(self, key: Array, target: Target, q: Any) -> BayesByBackpropState:
+        if self.q is not None or not hasattr(q, "to_prior"):
+            return self.init(key, target, q.mean)
+        prec = q.to_prior().broadcast(q.mean)[1]
+        rho = jax.tree.map(lambda p: softplus_inverse(1.0 / jnp.sqrt(p)), prec)
+        return self._begin({"mean": q.mean, "rho": rho})
+
+    def _begin(self, zeta: PyTree) -> BayesByBackpropState:
         return BayesByBackpropState(
             zeta, zeta, self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
         )

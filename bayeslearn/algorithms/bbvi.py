@@ -39,11 +39,13 @@ from bayeslearn.algorithms.gaussian import (
     COVARIANCES,
     START_SHRINK,
     checked_groups,
-    frame_from_diagonal,
+    frame_from,
     to_family,
 )
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.geometry.frame import BlockFrame
 from bayeslearn.gradients import score
 from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.model import Batch, Target
@@ -86,6 +88,7 @@ class BlackBoxVI(Algorithm):
     """Base of BBVI and NGBBVI: a Gaussian in coordinates free to move (abstract)."""
 
     needs_gradient: ClassVar[bool] = False
+    takes_q: ClassVar[bool] = True
 
     learning_rate: float = hyper(0.01, "step size, in starting standard deviations", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -107,16 +110,27 @@ class BlackBoxVI(Algorithm):
 
         return BayesByBackprop()
 
+    def check(self, target: Target, params: PyTree) -> None:
+        if self.rao_blackwell and target.prior is not None and not target.prior.is_independent:
+            refuse(
+                "rao_blackwell",
+                True,
+                "be left out where the prior is correlated: its terms hold all weights",
+            )
+
     def init(self, key: Array, target: Target, params: PyTree) -> BlackBoxState:
         prec = starting_prec(key, target, params, target.data)
         std = jax.tree.map(lambda p: START_SHRINK / jnp.sqrt(p), prec)
         return self._begin(DiagonalGaussian(params, std))
 
     def init_from(self, key: Array, target: Target, q: Any) -> BlackBoxState:
-        return self._begin(q) if isinstance(q, DiagonalGaussian) else self.init(key, target, q.mean)
+        return self._begin(q) if hasattr(q, "to_prior") else self.init(key, target, q.mean)
 
-    def _begin(self, q: DiagonalGaussian) -> BlackBoxState:
-        zeta = score.from_frame(frame_from_diagonal(q, self.covariance, self.block))
+    def _begin(self, q: Any) -> BlackBoxState:
+        frame = frame_from(q, self.covariance, self.block)
+        if isinstance(frame, BlockFrame) and not isinstance(q, DiagonalGaussian):
+            frame = score.lowered_frame(frame)
+        zeta = score.from_frame(frame)
         unit, count = starting_units(q.std, zeta), jnp.zeros((), jnp.int32)
         return BlackBoxState(zeta, zeta, unit, self.first_optimizer_state(zeta), count)
 

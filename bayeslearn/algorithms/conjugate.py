@@ -40,11 +40,13 @@ from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import FullGaussian
 from bayeslearn.families.student import (
     ConjugateFamily,
+    ConjugatePrior,
     MatrixNormalInverseWishart,
     linear_parts,
 )
 from bayeslearn.likelihoods import Gaussian, MultivariateGaussian
 from bayeslearn.model import Batch, Target
+from bayeslearn.priors import check_given
 from bayeslearn.tree import Array, PyTree
 
 NOISES = ("auto", "known", "normal-inverse-gamma", "matrix-normal-inverse-wishart")
@@ -64,19 +66,22 @@ class ConjugateInfo(NamedTuple):
 def known_noise(
     prior_mean: Array, prior_prec: Array, jacobian: Array, y: Array, root: Array
 ) -> tuple[Array, Array, Array]:
-    """Mean, precision and log-evidence; jacobian (rows, o, k), y (rows, o), R = root root^T."""
+    """Mean, precision and log-evidence; prior_prec (k, k), jacobian (rows, o, k), y (rows, o).
+
+    `root` is the Cholesky factor of the noise covariance.
+    """
     whitener = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
     features = (whitener @ jacobian).reshape(-1, jacobian.shape[-1])
     scaled = (y @ whitener.T).reshape(-1)
-    prec = jnp.diag(prior_prec) + features.T @ features
-    mean = jnp.linalg.solve(prec, prior_prec * prior_mean + features.T @ scaled)
+    prec = prior_prec + features.T @ features
+    mean = jnp.linalg.solve(prec, prior_prec @ prior_mean + features.T @ scaled)
     residual, away = scaled - features @ mean, mean - prior_mean
     log_evidence = (
         -0.5 * scaled.size * jnp.log(2 * jnp.pi)
         - len(y) * jnp.sum(jnp.log(jnp.diagonal(root)))
-        + 0.5 * jnp.sum(jnp.log(prior_prec))
+        + 0.5 * jnp.linalg.slogdet(prior_prec).logabsdet
         - 0.5 * jnp.linalg.slogdet(prec).logabsdet
-        - 0.5 * (residual @ residual + prior_prec @ away**2)
+        - 0.5 * (residual @ residual + away @ prior_prec @ away)
     )
     return mean, prec, log_evidence
 
@@ -114,6 +119,14 @@ def noise_root(likelihood: Any) -> Array:
     if isinstance(likelihood, MultivariateGaussian):
         return likelihood.root
     return jnp.diag(likelihood.std({}, jnp.float64))
+
+
+def network_prior(target: Target, params: PyTree) -> tuple[Array, Array]:
+    """Mean and precision matrix of the network's weights, in the order of the vector of them."""
+    own = len(jax.tree.leaves(params["likelihood"]))  # which come first among the leaves
+    group = tuple(range(own, own + len(jax.tree.leaves(params["network"]))))
+    mean = target.prior.broadcast(tree.double(params))[0]["network"]
+    return tree.ravel(mean), target.prior.prec_blocks(params, (group,))[0]
 
 
 def _probes(target: Target) -> PyTree:
@@ -195,6 +208,7 @@ class Conjugate(Algorithm):
                 f"serve the {columns} columns of y",
                 'Write noise="matrix-normal-inverse-wishart".',
             )
+        check_given(target.prior, self.name, "bl.Laplace() is exact too where the noise is known.")
         if learned and self.noise_dof is not None and self.noise_dof <= columns - 1:
             refuse("noise_dof", self.noise_dof, f"be greater than {columns - 1}")
         self._check_linear(target, params, learned and columns > 1)
@@ -215,16 +229,17 @@ class Conjugate(Algorithm):
                     "be linear in its weights for the exact posterior",
                     "Use bl.networks.MLP([]), or another algorithm, such as bl.HMC().",
                 )
-        if not shares_features:
+        if not shares_features or isinstance(target.prior, ConjugatePrior):
             return
         shared = _divides(jacobian)
         if shared:
-            assert target.prior is not None
             order = np.asarray(output_order(target, params))
             own = np.stack([jacobian[:, o, row] for o, row in enumerate(order)])
-            prec = np.asarray(tree.ravel(target.prior.broadcast(params)[1]["network"]))[order]
+            prec = np.asarray(network_prior(target, params)[1])
+            blocks = np.stack([prec[np.ix_(row, row)] for row in order])
             shared = np.allclose(own, own[:1]) and np.allclose(np.sum(own**2), np.sum(jacobian**2))
-            shared = shared and np.allclose(prec, prec[:1])
+            shared = shared and np.allclose(blocks, blocks[:1])
+            shared = shared and np.allclose(np.sum(blocks**2), np.sum(prec**2))
         if not shared:
             refuse(
                 "network",
@@ -236,18 +251,20 @@ class Conjugate(Algorithm):
 
     def init(self, key: Array, target: Target, params: PyTree) -> ConjugateState:
         assert target.data is not None
-        assert target.prior is not None
         offset, jacobian = linear_parts(target, params, target.data.x)
         y = target.data.y.astype(jnp.float64) - offset
-        mean, prec = target.prior.broadcast(tree.double(params))
-        mean, prec = tree.ravel(mean["network"]), tree.ravel(prec["network"])
+        if isinstance(target.prior, ConjugatePrior):  # yesterday's posterior
+            order = target.prior.order
+            exact, log_evidence = update(target.prior.exact, jacobian[:, 0, order[0]], y)
+            return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
+        mean, prec = network_prior(target, params)
         if _is_known(target.likelihood):
             root = noise_root(target.likelihood)
             found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root)
             like = {**params, "network": tree.unraveler(params["network"])(found)}
             return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
         order = output_order(target, params)
-        prior = self._prior(target, mean[order].T, prec[order[0]])
+        prior = self._prior(target, mean[order].T, prec[jnp.ix_(order[0], order[0])])
         exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y)
         return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
 
@@ -258,7 +275,7 @@ class Conjugate(Algorithm):
         std = jnp.exp(target.likelihood.center) if guess is None else jnp.full(d, guess)
         # the mean of IW(scale, dof) where there is one, else the scale of one row
         scale = jnp.diag(std.astype(jnp.float64) ** 2) * jnp.where(dof > d + 1, dof - d - 1, 1.0)
-        return MatrixNormalInverseWishart(location, jnp.diag(prec), scale, dof)
+        return MatrixNormalInverseWishart(location, prec, scale, dof)
 
     def step(
         self, key: Array, target: Target, state: ConjugateState, batch: Batch | None

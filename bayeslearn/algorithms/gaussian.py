@@ -29,6 +29,7 @@ from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Spectrum
 from bayeslearn.gradients import curvature
 from bayeslearn.gradients.whitened import Whitened, estimate
 from bayeslearn.model import Batch, Target
+from bayeslearn.priors import check_gaussian
 from bayeslearn.tree import Array, PyTree
 
 COVARIANCES = ("full", "block", "diagonal")
@@ -64,12 +65,15 @@ def start_frame(
     return BlockFrame.start(params, tuple(p / shrink**2 for p in precisions), groups)
 
 
-def frame_from_diagonal(q: DiagonalGaussian, covariance: str, block: Any) -> Any:
-    """A frame that is the mean-field q."""
+def frame_from(q: Any, covariance: str, block: Any) -> Any:
+    """A frame that is the Gaussian q, or the nearest of its structure: blocks of q's precision."""
     if covariance == "diagonal":
-        return DiagonalFrame.start(q.mean, q.prec)
-    mean, std = tree.double(q.mean), tree.double(q.std)
+        return DiagonalFrame.start(q.mean, q.to_prior().broadcast(q.mean)[1])
+    mean = tree.double(q.mean)
     groups = checked_groups(mean, covariance, block)
+    if not isinstance(q, DiagonalGaussian):
+        return BlockFrame.start(mean, q.to_prior().prec_blocks(mean, groups), groups)
+    std = tree.double(q.std)
     leaves = jax.tree.leaves(std)
     factors = tuple(jnp.diag(tree.ravel([leaves[i] for i in group])) for group in groups)
     return BlockFrame(mean, factors, tree.total(jax.tree.map(jnp.log, std)), groups)
@@ -140,6 +144,7 @@ def check_gradient(gradient: str, covariance: str) -> None:
 class GaussianVI(Algorithm):
     """Base of the methods that move a Gaussian in its own frame (abstract)."""
 
+    takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
 
     learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
@@ -163,6 +168,10 @@ class GaussianVI(Algorithm):
     def check(self, target: Target, params: PyTree) -> None:
         if self.covariance != "diagonal":
             checked_groups(params, self.covariance, self.block)
+        if self.gradient not in GRADIENTS:
+            check_gaussian(target.prior, f'{self.name} with gradient="{self.gradient}"')
+        elif self.gradient == "score" and getattr(self, "form", "h") != "h":
+            check_gaussian(target.prior, f'{self.name} with form="log-likelihood"')
 
     def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
         frame = start_frame(key, target, params, self.covariance, self.block, START_SHRINK)
@@ -175,9 +184,9 @@ class GaussianVI(Algorithm):
         return BayesByBackprop()
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
-        if not isinstance(q, DiagonalGaussian):
+        if not hasattr(q, "to_prior"):
             return self.init(key, target, q.mean)
-        frame = frame_from_diagonal(q, self.covariance, self.block)
+        frame = frame_from(q, self.covariance, self.block)
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
     def first_momentum(self, frame: Any) -> Any:

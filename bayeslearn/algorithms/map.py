@@ -21,6 +21,7 @@ from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Target
+from bayeslearn.priors import check_given
 from bayeslearn.tree import Array, PyTree
 
 
@@ -58,6 +59,13 @@ class MAP(Algorithm):
 
     def warm_start(self) -> None:
         return None
+
+    def check(self, target: Target, params: PyTree) -> None:
+        check_given(
+            target.prior,
+            "map: the best scale of a single point is zero",
+            "Use bl.Laplace(), or a variational method.",
+        )
 
     def init(self, key: Array, target: Target, params: PyTree) -> MAPState:
         return MAPState(params, self._optimizer().init(params))

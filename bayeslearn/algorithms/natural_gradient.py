@@ -47,6 +47,7 @@ from bayeslearn.algorithms.gaussian import (
 )
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families import DiagonalGaussian
 from bayeslearn.geometry.frame import DiagonalFrame
 from bayeslearn.geometry.natural import damped_solve
 from bayeslearn.gradients import score
@@ -181,7 +182,11 @@ class NaturalGradient(GaussianVI):
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if self.q is not None:
             return self.init(key, target, q.mean)
-        return super().init_from(key, target, q)
+        state = super().init_from(key, target, q)
+        if self.covariance == "diagonal" or isinstance(q, DiagonalGaussian):
+            return state
+        frame = score.lowered_frame(state.frame)
+        return GaussianState(frame, self.first_momentum(frame), state.count)
 
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None

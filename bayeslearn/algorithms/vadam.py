@@ -66,9 +66,13 @@ class Correction(NamedTuple):
 
 
 def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree, PyTree]:
-    """The prior's mean, and lambda / N, for every weight."""
+    """The prior's mean, and lambda / N, for every weight.
+
+    Of a prior with correlations: those of each weight given the others, which is what they are
+    to a mean-field q; -lambda (w - mean) is then the whole gradient of its log-density.
+    """
     assert target.prior is not None
-    mean, prec = target.prior.broadcast(params)
+    mean, prec = target.prior.conditional(params)
     return mean, jax.tree.map(lambda p: (p / num_data).astype(p.dtype), prec)
 
 
@@ -131,6 +135,7 @@ class Vadam(Algorithm):
     name: ClassVar[str] = "vadam"
     title: ClassVar[str] = "variational Adam: weight noise inside Adam"
     needs_gaussian_prior: ClassVar[bool] = True
+    takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "std")
 
     learning_rate: float = hyper(0.1, "step size of the mean", above=0)

@@ -124,6 +124,7 @@ class VOGN(Algorithm):
     title: ClassVar[str] = "variational online Gauss-Newton, per-example squared gradients"
     needs_per_example: ClassVar[bool] = True
     needs_gaussian_prior: ClassVar[bool] = True
+    takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
     learning_rate: float = hyper(0.3, "share of the natural step of the mean", above=0)

@@ -25,7 +25,7 @@ from bayeslearn.errors import Shown, refuse
 from bayeslearn.families.full import FullGaussian, spread
 from bayeslearn.geometry.natural import Expectation, Natural
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import GaussianPrior
+from bayeslearn.priors import BlockPrior, CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 Groups = tuple[tuple[int, ...], ...]
@@ -86,6 +86,12 @@ class BlockGaussian(eqx.Module):
         return FullGaussian(tree.double(self.mean), self._dense(lambda block: block.factor))
 
     @double_precision
+    def to_prior(self) -> BlockPrior:
+        """The same Gaussian as the prior of the data to come."""
+        precs = [block.prec_matrix() for block in self.blocks()]
+        return BlockPrior.from_precs(tree.double(self.mean), precs, self.groups)
+
+    @double_precision
     def transform(self, noise: PyTree) -> PyTree:
         """w_g = mean_g + C_g noise_g; noise is a vector (k,), or a pytree like the parameters."""
         noise = tree.unraveler(self.mean)(tree.ravel(noise))
@@ -114,6 +120,8 @@ class BlockGaussian(eqx.Module):
     @double_precision
     def kl(self, other: Any) -> Array:
         """KL(self || other) for any Gaussian; one with unlike correlations makes it dense."""
+        if isinstance(other, CorrelatedPrior):
+            return self._kl_correlated(other)
         if hasattr(other, "prec"):
             means = _split(other.mean, self.mean, self.groups)
             precs = _split(other.prec, self.mean, self.groups)
@@ -123,6 +131,13 @@ class BlockGaussian(eqx.Module):
         else:
             return self.to_full().kl(other)
         return tree.total([b.kl(o) for b, o in zip(self.blocks(), others, strict=True)])
+
+    def _kl_correlated(self, other: CorrelatedPrior) -> Array:
+        """Only the prior's blocks on our own groups meet our covariance."""
+        pairs = zip(self.factors, other.prec_blocks(self.mean, self.groups), strict=True)
+        square = tree.total([c * (p @ c) for c, p in pairs]) + other.quadratic(self.mean)
+        k = tree.size(self.mean)
+        return 0.5 * (square + k * jnp.log(2 * jnp.pi) - other.log_det) - self.entropy()
 
     @double_precision
     def natural(self) -> tuple[Natural, ...]:

@@ -16,6 +16,7 @@ from bayeslearn.families.full import FullGaussian
 from bayeslearn.geometry import natural as coordinates
 from bayeslearn.geometry.natural import Expectation, Natural
 from bayeslearn.precision import double_precision
+from bayeslearn.priors import CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 
@@ -46,6 +47,11 @@ class DiagonalGaussian(eqx.Module):
     def to_full(self) -> FullGaussian:
         return FullGaussian.from_std(self.mean, self.std)
 
+    @double_precision
+    def to_prior(self) -> GaussianPrior:
+        """The same Gaussian as the prior of the data to come."""
+        return GaussianPrior(self.mean, self.prec)
+
     def transform(self, noise: PyTree) -> PyTree:
         """w = mean + std * noise (the reparametrisation)."""
         return jax.tree.map(lambda m, s, e: m + s * e, self.mean, self.std, noise)
@@ -69,7 +75,13 @@ class DiagonalGaussian(eqx.Module):
 
     @double_precision
     def kl(self, other: Any) -> Array:
-        """KL(self || other) for any Gaussian: also a `GaussianPrior`."""
+        """KL(self || other) for any Gaussian: also a Gaussian prior."""
+        if isinstance(other, CorrelatedPrior):
+            prec = other.broadcast(tree.double(self.mean))[1]
+            square = tree.total(jax.tree.map(lambda s, p: p * s**2, self.std, prec))
+            square = square + other.quadratic(self.mean)
+            k = tree.size(self.mean)
+            return 0.5 * (square + k * jnp.log(2 * jnp.pi) - other.log_det) - self.entropy()
         if isinstance(other, BlockGaussian):
             return BlockGaussian.from_std(self.mean, self.std, other.groups).kl(other)
         if isinstance(other, FullGaussian):

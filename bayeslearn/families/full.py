@@ -26,7 +26,7 @@ from bayeslearn.errors import Shown, refuse
 from bayeslearn.geometry import natural as coordinates
 from bayeslearn.geometry.natural import Expectation, Natural
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import GaussianPrior
+from bayeslearn.priors import BlockPrior, CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 
@@ -93,6 +93,12 @@ class FullGaussian(eqx.Module):
         return self
 
     @double_precision
+    def to_prior(self) -> BlockPrior:
+        """The same Gaussian as the prior of the data to come."""
+        groups = (tuple(range(len(jax.tree.leaves(self.mean)))),)
+        return BlockPrior.from_precs(tree.double(self.mean), (self.prec_matrix(),), groups)
+
+    @double_precision
     def transform(self, noise: PyTree) -> PyTree:
         """w = mean + C noise; noise is a vector (k,), or a pytree like the parameters."""
         vector = self.mean_vector() + self.factor @ tree.ravel(tree.double(noise))
@@ -114,9 +120,13 @@ class FullGaussian(eqx.Module):
 
     @double_precision
     def kl(self, other: Any) -> Array:
-        """KL(self || other) for any Gaussian: also a `GaussianPrior`."""
-        if hasattr(other, "prec"):
-            mean, prec = map(tree.ravel, as_prior(other).broadcast(tree.double(self.mean)))
+        """KL(self || other) for any Gaussian: also a Gaussian prior."""
+        if isinstance(other, CorrelatedPrior):
+            square = jnp.sum(self.factor * other.times(self.factor)) + other.quadratic(self.mean)
+            log_det_other = -0.5 * other.log_det
+        elif hasattr(other, "prec"):
+            prior = GaussianPrior(other.mean, other.prec)
+            mean, prec = map(tree.ravel, prior.broadcast(tree.double(self.mean)))
             square = prec @ (self._var() + (self.mean_vector() - mean) ** 2)
             log_det_other = -0.5 * jnp.sum(jnp.log(prec))
         elif hasattr(other, "to_full"):
@@ -176,11 +186,6 @@ class FullGaussian(eqx.Module):
 
     def _log_det(self) -> Array:
         return jnp.linalg.slogdet(self.factor).logabsdet
-
-
-def as_prior(other: Any) -> GaussianPrior:
-    """Any independent Gaussian by its mean and precision."""
-    return GaussianPrior(other.mean, other.prec)
 
 
 def spread(std: PyTree, mean: PyTree) -> PyTree:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numbers
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -157,6 +157,25 @@ class ConjugateFamily(eqx.Module):
             np.asarray(self.exact.scale),
             float(dof),
         )
+
+
+class ConjugatePrior(eqx.Module):
+    """Yesterday's `ConjugateFamily` as the prior that `bl.Conjugate` goes on from."""
+
+    is_gaussian: ClassVar[bool] = True  # of the weights, given the noise
+    is_independent: ClassVar[bool] = False
+
+    exact: MatrixNormalInverseWishart
+    order: Array
+
+    def log_prob_terms(self, params: PyTree) -> PyTree:
+        """The density at noise without correlations, all in the likelihood's term."""
+        weights = tree.ravel(tree.double(params["network"]))[self.order].T
+        log_noise = params["likelihood"]["log_noise_scale"]
+        density = self.exact.log_prob(weights, jnp.diag(jnp.exp(2.0 * log_noise)))
+        jacobian = jnp.sum(2.0 * log_noise + jnp.log(2.0))
+        terms = jax.tree.map(lambda leaf: jnp.zeros((), jnp.float64), params)
+        return terms | {"likelihood": {"log_noise_scale": density + jacobian}}
 
 
 class StudentPredictive:

@@ -195,12 +195,6 @@ class BlockFrame(eqx.Module):
         values, vectors = zip(*pairs, strict=True)
         return Spectrum(values, vectors, jnp.zeros((), jnp.float64))
 
-    def quadratic(self, diagonal: PyTree) -> Spectrum:
-        blocks = tuple(
-            c.T @ (d[:, None] * c) for c, d in zip(self.factors, self.split(diagonal), strict=True)
-        )
-        return self.spectrum(blocks)
-
     def apply(
         self, spectrum: Spectrum, function: Function, step: tuple[Array, ...]
     ) -> tuple[Array, ...]:

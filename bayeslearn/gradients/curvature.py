@@ -75,7 +75,8 @@ def blocks(
             matrix = jax.hessian(lambda v, r=rebuilt: -target.log_joint(r(v), batch))(vector)
         else:
             matrix = _gauss_newton(target, rebuilt, vector, batch)
-            matrix = matrix + jnp.diag(tree.ravel(_prior_leaves(target, params, group)))
+            if target.prior is not None:
+                matrix = matrix + target.prior.prec_blocks(params, (group,))[0]
         found.append(0.5 * (matrix + matrix.T))
     return tuple(found)
 
@@ -189,12 +190,6 @@ def _plus_prior(target: Target, params: PyTree, curvature: PyTree) -> PyTree:
     if target.prior is None:
         return curvature
     return jax.tree.map(jnp.add, target.prior.broadcast(params)[1], curvature)
-
-
-def _prior_leaves(target: Target, params: PyTree, group: tuple[int, ...]) -> list[Array]:
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    leaves = jax.tree.leaves(_plus_prior(target, params, zeros))
-    return [leaves[i].astype(jnp.float64) for i in group]
 
 
 def hessian_diagonal(function: Any, params: PyTree) -> PyTree:

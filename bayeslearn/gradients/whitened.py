@@ -152,10 +152,14 @@ def _add_prior_and_entropy(
 ) -> tuple[PyTree, Spectrum]:
     """grad_mean: -P0 (mean - mean0); grad_cov: (P - P0) / 2."""
     assert target.prior is not None
-    prior_mean, prior_prec = target.prior.broadcast(frame.mean)
-    pull_back = jax.tree.map(lambda m, m0, p: -p * (m - m0), frame.mean, prior_mean, prior_prec)
+    pull_back = jax.grad(target.log_prior)(frame.mean)
     mean = jax.tree.map(jnp.add, mean, frame.pull(pull_back))
-    prior = frame.dense(frame.quadratic(prior_prec))
+    prior: PyTree
+    if isinstance(frame, BlockFrame):
+        blocks = target.prior.prec_blocks(frame.mean, frame.groups)
+        prior = tuple(c.T @ p @ c for c, p in zip(frame.factors, blocks, strict=True))
+    else:
+        prior = frame.quadratic(target.prior.broadcast(frame.mean)[1]).values
     total = jax.tree.map(lambda c, p: c - 0.5 * p, frame.dense(cov), prior)
     return mean, frame.spectrum(total).shifted(0.5)
 
