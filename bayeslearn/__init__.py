@@ -47,6 +47,8 @@ _HOMES = {
     "BayesLearnError": "bayeslearn.errors",
     "DataError": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
+    "StorageError": "bayeslearn.errors",
+    "load": "bayeslearn.storage",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
 _MODULES = ("algorithms", "diagnostics", "families", "likelihoods", "metrics", "networks", "priors")
@@ -101,9 +103,11 @@ if TYPE_CHECKING:
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import DataError as DataError
     from bayeslearn.errors import DivergenceError as DivergenceError
+    from bayeslearn.errors import StorageError as StorageError
     from bayeslearn.fitting import fit as fit
     from bayeslearn.model import Model as Model
     from bayeslearn.model import Target as Target
     from bayeslearn.posterior import MixingWarning as MixingWarning
     from bayeslearn.posterior import Posterior as Posterior
     from bayeslearn.predictive import Predictive as Predictive
+    from bayeslearn.storage import load as load

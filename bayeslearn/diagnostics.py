@@ -83,7 +83,9 @@ def diagnose(posterior: Any) -> Diagnostics:
     if target.is_density:
         predictions, what = weights, "parameters"
     else:
-        predictions, what = convergence(_predictions(target, draws)), "predictions"
+        outputs = posterior.row_outputs
+        outputs = outputs_at_rows(target, draws) if outputs is None else outputs
+        predictions, what = convergence(outputs), "predictions"
     log_density = posterior.trace["log_density"]
     rhat_density = float(convergence(log_density[:, :, None])[0][0])
     divergences = int(np.sum(posterior.trace.get("diverging", 0)))
@@ -91,9 +93,11 @@ def diagnose(posterior: Any) -> Diagnostics:
     return Diagnostics(*weights, *predictions, rhat_density, divergences, warning)
 
 
-def _predictions(target: Any, draws: PyTree) -> np.ndarray:
-    rows = np.linspace(0, len(target.data.y) - 1, min(ROWS, len(target.data.y))).astype(int)
-    x = jax.tree.map(lambda leaf: leaf[rows], target.data.x)
+def outputs_at_rows(target: Any, draws: PyTree) -> np.ndarray:
+    """The network at some training rows, for every draw: (chains, draws, outputs)."""
+    data = target.rows()
+    rows = np.linspace(0, len(data.y) - 1, min(ROWS, len(data.y))).astype(int)
+    x = jax.tree.map(lambda leaf: leaf[rows], data.x)
     outputs = np.asarray(_outputs(target, draws, x))
     return outputs.reshape(*outputs.shape[:2], -1)
 

@@ -22,6 +22,10 @@ class DataError(BayesLearnError, RuntimeError):
     """A data iterator broke its promise in the middle of a run."""
 
 
+class StorageError(BayesLearnError):
+    """Something cannot be saved as data, or a folder is not a sound one of ours."""
+
+
 def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)

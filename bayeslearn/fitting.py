@@ -775,6 +775,8 @@ def _bind(
     if isinstance(model, Target):
         if data is not None:
             refuse("data", Shown("data beside a Target"), "be left out: a Target has its own")
+        if model.data is not None:
+            model.rows()
         return model, model.start, None
     if not isinstance(model, Model):
         refuse("model", Shown(f"a {type(model).__name__}"), "be a bl.Model or a bl.Target")

@@ -148,6 +148,16 @@ class Target(eqx.Module):
         """The same density on other rows, which speak for as many data."""
         return eqx.tree_at(lambda t: t.data, self, data, is_leaf=lambda leaf: leaf is None)
 
+    def rows(self) -> Batch:
+        """The training rows; refused where they are gone, as in a posterior that was loaded."""
+        assert self.data is not None
+        if len(self.data.y) == 0:
+            raise ArgumentError(
+                "This needs the training rows, and they are not saved with a posterior: fit the"
+                " model to them again."
+            )
+        return self.data
+
     @property
     def refreshes(self) -> bool:
         """Whether a part of the model has a posterior of its own, updated in closed form."""
@@ -208,8 +218,7 @@ class Target(eqx.Module):
         """log p(y_i | x_i, params), one number per example in double precision."""
         if self.density is not None:
             return jnp.asarray(self.density(params), jnp.float64)[None]
-        batch = self.data if batch is None else batch
-        assert batch is not None
+        batch = self.rows() if batch is None else batch
         outputs = self.outputs(params, batch.x, key)
         terms = jax.vmap(self.likelihood.log_prob, (0, 0, None))(
             outputs, batch.y, params["likelihood"]
@@ -233,8 +242,7 @@ class Target(eqx.Module):
         """num_data / number of real rows in the batch."""
         if self.density is not None:
             return jnp.asarray(1.0, jnp.float64)
-        batch = self.data if batch is None else batch
-        assert batch is not None
+        batch = self.rows() if batch is None else batch
         rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
         return self.num_data / rows
 

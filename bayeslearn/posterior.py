@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+import os
 import warnings
 from typing import Any
 
@@ -39,6 +40,7 @@ class Posterior:
         stopped: why the run ended, in a sentence.
         notes: what a user should know about the run.
         wall_time, compile_time: seconds; the first includes the second.
+        row_outputs: after loading, a sampler's outputs at some training rows, for `diagnostics`.
     """
 
     target: Target
@@ -52,6 +54,7 @@ class Posterior:
     seed: int
     wall_time: float
     compile_time: float
+    row_outputs: np.ndarray | None = None
 
     @property
     def draws(self) -> PyTree | None:
@@ -155,6 +158,12 @@ class Posterior:
         from bayeslearn.diagnostics import diagnose
 
         return diagnose(self)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a folder, without the training data; `bl.load` reads it."""
+        from bayeslearn.storage import save
+
+        save(self, path, overwrite=overwrite)
 
     def warn_if_not_mixed(self) -> None:
         """Warn in plain language if the chains have not mixed (needs ArviZ)."""

@@ -161,10 +161,13 @@ def _update_draws(
                 f"Updated by importance weights: Pareto k-hat {k_hat:.2f}, worth {effective:.0f} of"
                 f" {draws.num_draws} draws."
             )
-            everything = _renewed(target, target.prior, _joined(target.data, batch), draws.mean)
+            # A loaded posterior has no rows to join; it goes on without.
+            data = _joined(target.data, batch) if len(target.data.y) else target.data
+            everything = _renewed(target, target.prior, data, draws.mean)
+            num_data = target.num_data + len(batch.y)
             return dataclasses.replace(
                 posterior,
-                target=everything,
+                target=dataclasses.replace(everything, num_data=num_data),
                 family=weighed,
                 trace={},
                 stopped="Nothing was run.",

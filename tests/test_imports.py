@@ -25,13 +25,19 @@ ROOMS = [
     {"algorithms"},
     {"predictive"},
     {"posterior"},
+    {"storage"},
     {"batches", "progress"},
     {"fitting"},
     {"diagnostics", "metrics"},
     {"sequential"},
 ]
-# Methods that import ahead when called, so that a posterior can update and diagnose itself.
-AHEAD = {("posterior", "diagnostics"), ("posterior", "sequential")}
+# Imported ahead when called, so that a posterior can update, diagnose and save itself.
+AHEAD = {
+    ("posterior", "diagnostics"),
+    ("posterior", "sequential"),
+    ("posterior", "storage"),
+    ("storage", "diagnostics"),
+}
 
 
 def room_of(module: str) -> int:
