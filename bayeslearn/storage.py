@@ -511,10 +511,7 @@ class _Decoder:
         names = [name for name, _ in pairs]
         own = tree.leaf_names(self.like)
         if names != own:
-            odd = next((a, b) for a, b in zip([*names, None], [*own, None]) if a != b)
-            raise StorageError(
-                f"its weights are called {odd[0]!r} where the network has {odd[1]!r}"
-            )
+            raise StorageError(f"its weights are called {names} and the network's {own}")
         leaves = [self.decode(node) for _, node in pairs]
         return jax.tree.unflatten(jax.tree.structure(self.like), leaves)
 
