@@ -374,6 +374,15 @@ class MultivariateGaussian(Likelihood):
     def marginal(self) -> MultivariateGaussian:
         return self if self.dof is None else dataclasses.replace(self, role="marginal")
 
+    def as_prior(self, covs: Array | None = None) -> MultivariateGaussian:
+        """What was learned of the covariance, as the prior of new rows: q, or IW of its draws."""
+        if self.dof is None:
+            return self
+        scale = self.root @ self.root.T
+        if covs is not None:  # the inverse-Wishart with q's degrees and the draws' mean
+            scale = (self.dof - self.num_outputs - 1.0) * jnp.mean(covs, axis=0)
+        return dataclasses.replace(self, degrees=self.dof, scale=scale, role="train")
+
     def to_predict(self) -> MultivariateGaussian:
         if self.dof is None or self.role == "predict":
             return self
