@@ -7,7 +7,7 @@ On a gap split the middle third of one column's values is held out (Foong et al.
 the other rows is held out too, at random: epistemic uncertainty (standard deviation, mean over
 rows) in the gap is compared with that on rows of the kind the network has seen. 1 x 50 tanh
 network with noise that follows the input, x and y standardised on the training rows, defaults
-throughout. One JSON file per cell in benchmarks/results/gaps; a cell that is there is not run again.
+throughout. One JSON file per cell in benchmarks/results/gaps; one that is there is not run again.
 """
 
 from __future__ import annotations
