@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import batches, tree
-from bayeslearn.algorithms import ALGORITHMS, Algorithm
+from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
+from bayeslearn.algorithms.joint import Joint
 from bayeslearn.errors import ArgumentError, DivergenceError, Shown, refuse
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
@@ -126,7 +127,12 @@ def fit(
         refuse("params", None, "be given to start from, for a Target that has no start of its own")
     _check_suits(algorithm, target, batch_size, stream, num_data, validation)
     held_out = None if validation is None else _held_out(target, validation)
-    algorithm.check(target, start)
+    partly = model if isinstance(model, Model) and model.bayesian is not None else None
+    if isinstance(algorithm, MAP):
+        partly = None
+    if partly is not None and stream is not None and not stream.restarts:
+        refuse("data", Shown("an iterator"), "be readable twice, to train the other leaves first")
+    algorithm.check(*((target, start) if partly is None else partly.hold(target, start)))
     rows = 1 if target.data is None else len(target.data.y)
     if batch_size == "auto":
         batch_size = batches.auto_batch_size(rows)
@@ -146,6 +152,11 @@ def fit(
     if patience in (None, "auto"):
         patience = PATIENCE if patience == "auto" and num_steps == "auto" else None
     notes = []
+    points_time = 0.0
+    if partly is not None:
+        setting, start, points_time = _train_points(setting, partly, start)
+        if partly.points == "joint":
+            algorithm = Joint(algorithm)
     warm = None
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
@@ -159,10 +170,13 @@ def fit(
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
         run = _optimise(setting, algorithm, start, warm, steps, eval_every, rest)
+    family = algorithm.approximation(run.target, run.state, run.draws)
+    if isinstance(algorithm, Joint):
+        algorithm, run = algorithm.inner, run._replace(state=run.state.inner)
     posterior = Posterior(
         target=run.target,
         algorithm=algorithm,
-        family=to_host(algorithm.approximation(run.target, run.state, run.draws)),
+        family=to_host(family),
         state=run.state,
         trace=run.trace,
         elbo=run.elbo,
@@ -170,11 +184,21 @@ def fit(
         notes=(*notes, *run.notes),
         seed=int(seed),
         wall_time=time.perf_counter() - began,
-        compile_time=run.compile_time + (0.0 if warm is None else warm.compile_time),
+        compile_time=run.compile_time + points_time + (0.0 if warm is None else warm.compile_time),
     )
     if algorithm.is_sampler:
         posterior.warn_if_not_mixed()
     return posterior
+
+
+def _train_points(setting: _Setting, model: Model, start: PyTree) -> tuple[_Setting, PyTree, float]:
+    """All leaves trained together, then those without a posterior held."""
+    quiet = setting._replace(root=_named(setting.root, "points"), callback=None, held_out=None)
+    first = MAP(learn_noise=False)
+    run = _optimise(quiet, first, start, None, first.auto_steps, None, PATIENCE)
+    q = first.approximation(run.target, run.state)
+    target, start = model.hold(setting.target, q.mean)
+    return setting._replace(target=target), start, run.compile_time
 
 
 class _Warm(NamedTuple):
@@ -361,7 +385,8 @@ def _optimise(
         name: np.asarray(values) if name.startswith("eval_") else np.concatenate(values)
         for name, values in trace.items()
     }
-    return _Run(best.state, best.target, None, arrays, elbo, stopped, notes, compile_time)
+    target = algorithm.settled(best.target, best.state)
+    return _Run(best.state, target, None, arrays, elbo, stopped, notes, compile_time)
 
 
 def _sample(
@@ -642,6 +667,7 @@ def _draws(
 
 @jax.jit
 def _refresh(algorithm: Algorithm, target: Target, state: Any, key: Array) -> Target:
+    target = algorithm.settled(target, state)
     new = target.refresh(algorithm.approximation(target, state), key)
     if not getattr(algorithm, "learn_noise", True):
         new = dataclasses.replace(new, likelihood=target.likelihood)
@@ -668,6 +694,7 @@ def _evaluate(
     held_out: Batch | None,
 ) -> dict[str, Array]:
     """The lower bound (or, for a point, the log-joint) and what it is made of."""
+    target = algorithm.settled(target, state)
     q = algorithm.approximation(target, state)
     exact = algorithm.evidence(target, state)
     if exact is not None:

@@ -98,6 +98,13 @@ class Likelihood(eqx.Module):
         """KL from its prior of what `refresh` updates: a part of the lower bound."""
         return 0.0
 
+    def as_prior(self, num_data: Array, own: Params) -> Likelihood:
+        """For new rows, with what `num_data` rows taught it beside its parameters.
+
+        `own` is the likelihood's part of a posterior's mean or draws.
+        """
+        return self
+
 
 class Gaussian(Likelihood):
     """Gaussian noise around the network's output.
@@ -373,6 +380,18 @@ class MultivariateGaussian(Likelihood):
 
     def marginal(self) -> MultivariateGaussian:
         return self if self.dof is None else dataclasses.replace(self, role="marginal")
+
+    def as_prior(self, num_data: Array, own: Params) -> MultivariateGaussian:
+        if self.dof is None:
+            return self
+        degrees = self.degrees + num_data
+        scale = self.root @ self.root.T
+        if "cov" in own:  # a sampler's draws: the inverse-Wishart with their mean
+            covs = own["cov"].reshape(-1, self.num_outputs, self.num_outputs)
+            scale = (degrees - self.num_outputs - 1.0) * jnp.mean(covs, axis=0)
+        root = jnp.linalg.cholesky(scale)
+        new = {"degrees": degrees, "scale": scale, "root": root, "dof": degrees}
+        return dataclasses.replace(self, **new, role="train")
 
     def to_predict(self) -> MultivariateGaussian:
         if self.dof is None or self.role == "predict":

@@ -9,8 +9,9 @@ else; the prior is never scaled.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +23,7 @@ from bayeslearn import precision, tree
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.likelihoods import Likelihood
 from bayeslearn.networks.adapters import as_network
-from bayeslearn.priors import GaussianPrior, Laplace, Normal, ScaleMixture
+from bayeslearn.priors import GaussianPrior, Laplace, Normal, ScaleMixture, restricted
 from bayeslearn.tree import Array, PyTree
 
 
@@ -41,12 +42,19 @@ class Model(eqx.Module):
     Linen module, or (module, variables); or a pair (params, apply) or (init, apply). Weights that
     it has are where fitting starts. `bl.networks.adapters` says how each is called.
     `dtype` makes the network compute in another floating-point type than its own.
+
+    `bayesian` says which leaves have a posterior, where not all do: name patterns (`"layers.1.*"`,
+    or several in a list) or a function of the leaf's name. The other leaves are trained first and
+    then held (`points="frozen"`), or trained along with q (`points="joint"`); families and
+    matrices cover the Bayesian leaves only. MAP trains all alike.
     """
 
     network: Any
     likelihood: Likelihood
     prior: Normal | Laplace | ScaleMixture
     dtype: str | None = eqx.field(static=True)
+    bayesian: tuple[str, ...] | Callable[[str], bool] | None = eqx.field(static=True)
+    points: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -55,6 +63,8 @@ class Model(eqx.Module):
         prior: Normal | Laplace | ScaleMixture | None = None,
         *,
         dtype: Any = None,
+        bayesian: str | Sequence[str] | Callable[[str], bool] | None = None,
+        points: str = "frozen",
     ):
         if not isinstance(likelihood, Likelihood):
             refuse("likelihood", likelihood, "be one of bl.likelihoods, such as Gaussian()")
@@ -65,6 +75,10 @@ class Model(eqx.Module):
         self.likelihood = likelihood
         self.prior = prior
         self.dtype = None if dtype is None else _check_dtype(dtype)
+        self.bayesian = _check_bayesian(bayesian)
+        if points not in ("frozen", "joint"):
+            refuse("points", points, 'be "frozen" or "joint"')
+        self.points = points
 
     @precision.double_precision
     def bind(self, data: tuple[Any, Any], key: Array, num_data: int | None = None):
@@ -78,9 +92,7 @@ class Model(eqx.Module):
             network_params = tree.cast(network_params, self.dtype)
         network_params = _check_params(network_params)
 
-        own_mean, own_scale = likelihood.prior()
-        own = GaussianPrior(own_mean, jax.tree.map(lambda s: 1.0 / s**2, own_scale))
-        prior = self.prior.bind(network_params).joined(own)
+        prior = self.prior.bind(network_params).joined(_own_prior(likelihood))
         dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(network_params))
         target = Target(
             network=self.network,
@@ -98,6 +110,37 @@ class Model(eqx.Module):
         _check_outputs(target, params, example)
         return target, params
 
+    @precision.double_precision
+    def hold(self, target: Target, params: PyTree) -> tuple[Target, PyTree]:
+        """The density of the Bayesian leaves given the others as they are in `params`."""
+        network = params["network"]
+        names = tree.leaf_names(network)
+        chosen = tuple(bool(_is_chosen(name, self.bayesian)) for name in names)
+        if not any(chosen):
+            refuse(
+                "bayesian",
+                Shown("patterns that name no leaf"),
+                "name at least one leaf",
+                f"The leaves are {names}.",
+            )
+        if all(chosen):
+            return target, params
+        parts = {
+            keep: tree.select(network, tuple(keep == is_chosen for is_chosen in chosen))
+            for keep in (True, False)
+        }
+        priors = {
+            keep: restricted(self.prior, network, tuple(keep == c for c in chosen))
+            for keep in parts
+        }
+        held = dataclasses.replace(
+            target,
+            prior=priors[True].bind(parts[True]).joined(_own_prior(target.likelihood)),
+            held=parts[False],
+            held_prior=priors[False].bind(parts[False]),
+        )
+        return held, {**params, "network": parts[True]}
+
 
 class Target(eqx.Module):
     """A model bound to data: a density over parameters. A pytree; data and prior are leaves."""
@@ -110,6 +153,8 @@ class Target(eqx.Module):
     dtypes: tuple[str, ...] = eqx.field(static=True)
     density: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
     start: PyTree = None
+    held: PyTree = None  # the network's leaves that have no posterior
+    held_prior: Any = None
 
     @staticmethod
     @precision.double_precision
@@ -201,7 +246,10 @@ class Target(eqx.Module):
 
     def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
         """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
-        leaves, treedef = jax.tree.flatten(params["network"])
+        network = params["network"]
+        if self.held is not None:
+            network = eqx.combine(network, self.held)
+        leaves, treedef = jax.tree.flatten(network)
         with precision.network_precision(self.dtype):
             leaves = [w.astype(d) for w, d in zip(leaves, self.dtypes, strict=True)]
             weights = jax.tree.unflatten(treedef, leaves)
@@ -260,6 +308,27 @@ class Target(eqx.Module):
     ) -> Array:
         """log p(D | params) + log p(params), estimated from a batch if one is given."""
         return self.scaled_log_likelihood(params, batch, key) + self.log_prior(params)
+
+
+def _own_prior(likelihood: Any) -> GaussianPrior:
+    """Of the likelihood's own parameters."""
+    mean, scale = likelihood.prior()
+    return GaussianPrior(mean, jax.tree.map(lambda s: 1.0 / s**2, scale))
+
+
+def _check_bayesian(bayesian: Any) -> Any:
+    if bayesian is None or callable(bayesian):
+        return bayesian
+    patterns = (bayesian,) if isinstance(bayesian, str) else tuple(bayesian)
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        refuse("bayesian", bayesian, "be name patterns, such as ['layers.1.*'], or a function")
+    return patterns
+
+
+def _is_chosen(name: str, bayesian: Any) -> bool:
+    if bayesian is None or callable(bayesian):
+        return bayesian is None or bayesian(name)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in bayesian)
 
 
 def check_data(data: Any, name: str = "data") -> tuple[PyTree, np.ndarray]:

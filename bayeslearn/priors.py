@@ -16,6 +16,7 @@ Gaussian with the same moments, which is where a run takes its first spread from
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
@@ -524,6 +525,25 @@ class ScaleMixture(eqx.Module):
         weights = jnp.asarray(self.weights, jnp.float64)
         scales = jnp.asarray(self.scales, jnp.float64)
         return ScaleMixturePrior(scales, weights / jnp.sum(weights))
+
+
+def restricted(prior: Any, params: PyTree, chosen: tuple[bool, ...]) -> Any:
+    """The prior as written, for the chosen leaves of `params` alone."""
+    if getattr(prior, "cov", None) is not None or getattr(prior, "prec", None) is not None:
+        refuse(
+            "prior",
+            Shown("a matrix over all weights"),
+            "be independent for each weight where `bayesian` names some of them",
+            "Give `scale`.",
+        )
+    structure: Any = jax.tree.structure(params)
+    values = {field.name: getattr(prior, field.name) for field in dataclasses.fields(prior)}
+    trees = {
+        name: tree.select(value, chosen)
+        for name, value in values.items()
+        if len(chosen) > 1 and structure == jax.tree.structure(value)
+    }
+    return dataclasses.replace(prior, **trees)
 
 
 def check_gaussian(prior: Any, what: str) -> None:

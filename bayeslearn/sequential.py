@@ -80,7 +80,8 @@ def update(
         refuse("history", shown, f"be left out: {posterior.algorithm.name} left no draws")
     prior, note = _as_prior(posterior, algorithm)
     start = family if hasattr(family, "to_prior") else family.mean
-    return _rerun(_renewed(target, prior, batch, family.mean), algorithm, start, options, note)
+    new = _renewed(_taught(posterior), prior, batch, family.mean)
+    return _rerun(new, algorithm, start, options, note)
 
 
 def _rows(target: Target, data: Any, name: str) -> Batch:
@@ -88,6 +89,14 @@ def _rows(target: Target, data: Any, name: str) -> Batch:
     x, y = check_data(data, name)
     check_like_training(x, target)
     return target.batch((x, target.likelihood.check(y)))
+
+
+def _taught(posterior: Posterior) -> Target:
+    """The old target, with a likelihood that knows what the old rows taught it."""
+    target, family = posterior.target, posterior.family
+    own = (family.draws if isinstance(family, Draws) else family.mean)["likelihood"]
+    likelihood = target.likelihood.as_prior(target.num_data, own)
+    return dataclasses.replace(target, likelihood=likelihood)
 
 
 def _renewed(target: Target, prior: Any, data: Batch, start: PyTree) -> Target:
@@ -177,6 +186,12 @@ def _update_draws(
                 compile_time=0.0,
             )
     why = f"Pareto k-hat was {k_hat:.2f}" if algorithm.is_sampler else "It is not a sampler"
+    taught = _taught(posterior)
+    if target.likelihood.is_marginal:  # drawn beside the parameters, and not one of them
+        draws = Draws({**draws.draws, "likelihood": target.likelihood.init()})
+        target = dataclasses.replace(
+            target, likelihood=dataclasses.replace(target.likelihood, role="train")
+        )
     if history is not None:
         seen = int(target.num_data)
         if len(history.y) != seen:
@@ -194,7 +209,8 @@ def _update_draws(
     if isinstance(found, FullGaussian):
         prior, start, kind = found.to_prior(), found, "full"
     note = f"{why}: rerun with a {kind} Gaussian of the old draws as the prior."
-    return _rerun(_renewed(target, prior, batch, draws.mean), algorithm, start, options, note)
+    new = _renewed(taught, prior, batch, draws.mean)
+    return _rerun(new, algorithm, start, options, note)
 
 
 def _joined(first: Batch, second: Batch) -> Batch:

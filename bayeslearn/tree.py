@@ -76,6 +76,13 @@ def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
+def select(params: PyTree, chosen: tuple[bool, ...]) -> PyTree:
+    """The tree with only the chosen leaves, in their order; None stands where another was."""
+    leaves, treedef = jax.tree.flatten(params)
+    kept = [leaf if keep else None for leaf, keep in zip(leaves, chosen, strict=True)]
+    return jax.tree.unflatten(treedef, kept)
+
+
 def ravel(params: PyTree) -> Array:
     return ravel_pytree(params)[0]
 

@@ -134,6 +134,10 @@ class Algorithm(eqx.Module):
         """
         return None
 
+    def settled(self, target: Target, state: Any) -> Target:
+        """The target at this state; another one where the steps move a part of it."""
+        return target
+
     def predictive_target(self, target: Target, q: Any) -> Target:
         """The target whose network predicts for draws of q; `target` unless it is replaced."""
         return target

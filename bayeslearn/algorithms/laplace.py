@@ -232,7 +232,10 @@ class Laplace(Algorithm):
     def predictive_target(self, target: Target, q: Any) -> Target:
         if self.predictive == "sampled":
             return target
-        network = LinearisedNetwork(target.network, q.mean["network"])
+        mode = q.mean["network"]
+        if target.held is not None:
+            mode = eqx.combine(mode, target.held)
+        network = LinearisedNetwork(target.network, mode)
         return eqx.tree_at(
             lambda t: t.network, target, network, is_leaf=lambda leaf: leaf is target.network
         )
