@@ -33,7 +33,8 @@ class Predictive:
     """The predictive distribution at each row of x. Made by `Posterior.predict`."""
 
     def __init__(self, target: Target, draws: PyTree, x: PyTree):
-        self._target, self._draws, self._x = target.to_predict(), draws, x
+        # Without the training rows, whose number would have it compiled anew.
+        self._target, self._draws, self._x = target.to_predict().on(None), draws, x
         self.num_rows = len(jax.tree.leaves(x)[0])
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind

@@ -395,8 +395,8 @@ class NotSaved:
 class _Encoder:
     """Objects as JSON, and their arrays under dotted names.
 
-    `structure` is that of a network's parameters: trees of that structure are written leaf by
-    leaf. Where `lenient`, a function leaves a mark.
+    `structure` is that of a network's parameters: trees of that structure, or of a part of it with
+    None for the rest, are written leaf by leaf. Where `lenient`, a function leaves a mark.
     """
 
     def __init__(self, structure: Any = None):
@@ -416,9 +416,9 @@ class _Encoder:
         def inside(pairs: Any) -> list[list[Any]]:
             return [[k, self.encode(v, f"{path}.{k}", lenient)] for k, v in pairs]
 
-        if self.structure is not None and jax.tree.structure(value) == self.structure:
-            leaves = zip(tree.leaf_names(value), jax.tree.leaves(value), strict=True)
-            return {"network": inside(leaves)}
+        if self.structure is not None and _structure(value) == self.structure:
+            leaves = jax.tree.leaves(value, is_leaf=_is_none)
+            return {"network": inside(zip(_names(value), leaves, strict=True))}
         if type(value) in (list, tuple):
             return {type(value).__name__: [node for _, node in inside(enumerate(value))]}
         if type(value) is dict and all(isinstance(k, str | int) for k in value):
@@ -509,11 +509,11 @@ class _Decoder:
 
     def _network(self, pairs: list[Any]) -> PyTree:
         names = [name for name, _ in pairs]
-        own = tree.leaf_names(self.like)
+        own = _names(self.like)
         if names != own:
             raise StorageError(f"its weights are called {names} and the network's {own}")
         leaves = [self.decode(node) for _, node in pairs]
-        return jax.tree.unflatten(jax.tree.structure(self.like), leaves)
+        return jax.tree.unflatten(_structure(self.like), leaves)
 
     def _object(self, name: str, given: dict[str, Any]) -> Any:
         if name not in _classes():
@@ -537,6 +537,19 @@ class _Decoder:
                 if "__check_init__" in vars(base):
                     base.__check_init__(made)
         return made
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def _structure(params: PyTree) -> Any:
+    """With a place for each None, so that a part of a tree has the structure of the whole."""
+    return jax.tree.structure(params, is_leaf=_is_none)
+
+
+def _names(params: PyTree) -> list[str]:
+    return tree.leaf_names(jax.tree.map(lambda _: 0, params, is_leaf=_is_none))
 
 
 def _as_key(data: np.ndarray, kind: str) -> Any:
@@ -580,11 +593,14 @@ def load(path: str | os.PathLike[str], network: Any = None) -> Posterior:
 def _encode_posterior(posterior: Posterior) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     target = posterior.target
     mean = eqx.filter_eval_shape(lambda q: q.mean, posterior.family)
-    encoder = _Encoder(None if target.is_density else _structure(mean["network"]))
+    encoder = _Encoder()
     description = {"kind": "posterior"}
     if target.is_density:
         kept = dataclasses.replace(target, density=NotSaved("the log-density"))
     else:
+        whole = _whole(mean["network"], target)
+        if not jax.tree_util.all_leaves([whole]):  # a single array is like any other
+            encoder.structure = _structure(whole)
         shapes = jax.tree.map(lambda leaf: leaf[:0], target.data)
         kept = dataclasses.replace(target, network=None, likelihood=None, data=None)
         description |= {
@@ -601,9 +617,9 @@ def _encode_posterior(posterior: Posterior) -> tuple[dict[str, np.ndarray], dict
     return encoder.arrays, description
 
 
-def _structure(params: PyTree) -> Any:
-    """The structure by which weights are told from other trees; a single array needs none."""
-    return None if jax.tree_util.all_leaves([params]) else jax.tree.structure(params)
+def _whole(params: PyTree, target: Target) -> PyTree:
+    """The network's parameters with those that have no posterior."""
+    return params if target.held is None else eqx.combine(params, target.held)
 
 
 def _encode_network(encoder: _Encoder, network: Any) -> dict[str, Any]:
@@ -688,10 +704,11 @@ def _check_fits(posterior: Posterior, like: PyTree) -> None:
     if target.is_density:
         return
     assert target.data is not None
-    own, stored = jax.tree.leaves(like), jax.tree.leaves(params["network"])
+    own, stored = map(jax.tree.leaves, (like, _whole(params["network"], target)))
     for name, a, b in zip(tree.leaf_names(like), own, stored, strict=True):
-        if jnp.shape(a) != b.shape:
-            raise StorageError(f"{name} has shape {b.shape} where the network has {jnp.shape(a)}")
+        a, b = jnp.shape(a), jnp.shape(b)
+        if a != b:
+            raise StorageError(f"{name} has shape {b} where the network has {a}")
     rows = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), target.data.x
     )

@@ -279,6 +279,23 @@ def test_block_gaussians_and_inputs_that_are_trees(tmp_path):
     assert_same_posterior(posterior, bl.load(tmp_path / "run", network=(init, apply)), x)
 
 
+@pytest.mark.parametrize("name", ["laplace", "hmc"])
+def test_a_posterior_over_a_part_of_the_network_comes_back(name, tmp_path):
+    model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bayesian="layers.1.*")
+    with inside_double_precision():
+        target, params = model.hold(*model.bind(problems.wiggle(20), jax.random.key(0)))
+        if name == "hmc":
+            family = families.Draws(jax.tree.map(lambda w: jnp.stack([[w, w + 1]]), params))
+        else:
+            family = families.FullGaussian.from_std(params, 0.1)
+    posterior = make(target, problems.quick(name), to_host(family))
+    posterior.save(tmp_path / "run")
+    loaded = bl.load(tmp_path / "run")
+    assert_same_posterior(posterior, loaded)
+    for part in ("prior", "held", "held_prior"):
+        assert_same(getattr(posterior.target, part), getattr(loaded.target, part))
+
+
 def test_hyper_parameters_that_are_not_the_default_come_back(point, tmp_path):
     algorithm = bl.MCDropout(
         keep=0.8,
