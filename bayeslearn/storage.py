@@ -222,7 +222,7 @@ def _plain(name: str, array: Any) -> np.ndarray:
 
 def _told(array: np.ndarray) -> dict[str, Any]:
     """What the manifest says of an array."""
-    digest = hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+    digest = hashlib.sha256(memoryview(array.reshape(-1).view(np.uint8))).hexdigest()
     return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest}
 
 
@@ -376,6 +376,10 @@ def _is_named_tuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
+def _fields(cls: Any) -> list[str]:
+    return list(cls._fields) if _is_named_tuple(cls) else [f.name for f in dataclasses.fields(cls)]
+
+
 class NotSaved:
     """Stands for a function, which cannot be saved as data."""
 
@@ -425,13 +429,8 @@ class _Encoder:
             return {"dict": inside(value.items())}
         names = {cls: name for name, cls in _classes().items()}
         if type(value) in names:
-            fields = (
-                value._fields
-                if isinstance(value, tuple)
-                else [f.name for f in dataclasses.fields(value)]
-            )
-            pairs = [(name, getattr(value, name)) for name in fields]
-            return {"type": names[type(value)], "fields": dict(inside(pairs))}
+            fields = [(name, getattr(value, name)) for name in _fields(type(value))]
+            return {"type": names[type(value)], "fields": dict(inside(fields))}
         if lenient:
             return {"not_saved": f"`{path}`, a {type(value).__name__}"}
         raise StorageError(
@@ -519,19 +518,18 @@ class _Decoder:
         if name not in _classes():
             raise StorageError(f"it holds a {name!r}, a class that is not known here")
         cls: Any = _classes()[name]
-        values = {field: self.decode(node) for field, node in given.items()}
+        values = {key: self.decode(node) for key, node in given.items()}
         if _is_named_tuple(cls):
             return cls(**values)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for field in fields.values():  # one that came with a later version
-            if field.name not in values and field.default is not dataclasses.MISSING:
-                values[field.name] = field.default
-        if values.keys() != fields.keys():
-            odd = sorted(values.keys() ^ fields.keys())[0]
-            raise StorageError(f"a {name} with the field {odd!r} missing or one too many")
+        for field in dataclasses.fields(cls):  # one that came with a later version
+            if field.default is not dataclasses.MISSING:
+                values.setdefault(field.name, field.default)
+        odd = sorted(values.keys() ^ set(_fields(cls)))
+        if odd:
+            raise StorageError(f"it holds a {name} with {odd[0]!r} missing or one too many")
         made = object.__new__(cls)
-        for field, value in values.items():
-            object.__setattr__(made, field, value)
+        for key, value in values.items():
+            object.__setattr__(made, key, value)
         if not any(isinstance(value, NotSaved) for value in values.values()):
             for base in cls.__mro__:
                 if "__check_init__" in vars(base):
@@ -594,7 +592,7 @@ def _encode_posterior(posterior: Posterior) -> tuple[dict[str, np.ndarray], dict
     target = posterior.target
     mean = eqx.filter_eval_shape(lambda q: q.mean, posterior.family)
     encoder = _Encoder()
-    description = {"kind": "posterior"}
+    description: dict[str, Any] = {"kind": "posterior"}
     if target.is_density:
         kept = dataclasses.replace(target, density=NotSaved("the log-density"))
     else:

@@ -285,7 +285,7 @@ def test_a_posterior_over_a_part_of_the_network_comes_back(name, tmp_path):
     with inside_double_precision():
         target, params = model.hold(*model.bind(problems.wiggle(20), jax.random.key(0)))
         if name == "hmc":
-            family = families.Draws(jax.tree.map(lambda w: jnp.stack([[w, w + 1]]), params))
+            family = families.Draws(jax.tree.map(lambda w: jnp.stack([w, w + 1])[None], params))
         else:
             family = families.FullGaussian.from_std(params, 0.1)
     posterior = make(target, problems.quick(name), to_host(family))
