@@ -222,7 +222,7 @@ def _plain(name: str, array: Any) -> np.ndarray:
 
 def _told(array: np.ndarray) -> dict[str, Any]:
     """What the manifest says of an array."""
-    digest = hashlib.sha256(memoryview(array.reshape(-1).view(np.uint8))).hexdigest()
+    digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
     return {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest}
 
 
