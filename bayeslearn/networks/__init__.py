@@ -1,10 +1,31 @@
 """Networks: `init(key, x_example, num_outputs) -> params` and `apply(params, x, key=None)`.
 
-Each works on one example; batches are made by `vmap`. `as_network` brings a user's own module or
-functions into this form.
+Each works on one example; batches are made by `vmap`. Params are layers, and `apply` only calls
+them, so that a layer can be replaced by one that does more. `as_network` brings a user's own
+module or functions into this form.
 """
 
 from bayeslearn.networks.adapters import EquinoxNetwork, FunctionNetwork, as_network
+from bayeslearn.networks.bag_of_features import BagOfFeatures
+from bayeslearn.networks.cnn import CNN
 from bayeslearn.networks.mlp import MLP
+from bayeslearn.networks.rbf import RBF
+from bayeslearn.networks.recurrent import GRU, LSTM, RNN
+from bayeslearn.networks.resnet import ResNet
+from bayeslearn.networks.tabl import BL, TABL
 
-__all__ = ["MLP", "EquinoxNetwork", "FunctionNetwork", "as_network"]
+__all__ = [
+    "BL",
+    "CNN",
+    "GRU",
+    "LSTM",
+    "MLP",
+    "RBF",
+    "RNN",
+    "TABL",
+    "BagOfFeatures",
+    "EquinoxNetwork",
+    "FunctionNetwork",
+    "ResNet",
+    "as_network",
+]
