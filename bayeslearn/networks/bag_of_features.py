@@ -83,8 +83,9 @@ class BagOfFeatures(eqx.Module):
         }
 
     def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
-        histograms = self.histograms(params, x)
-        return apply_dense(params["layers"], self.activation, jnp.ravel(histograms))
+        # In units of an even share: a dense layer's start and its prior expect inputs of order one.
+        shares = self.num_codewords * self.histograms(params, x)
+        return apply_dense(params["layers"], self.activation, jnp.ravel(shares))
 
     def histograms(self, params: PyTree, x: Any) -> Array:
         """One histogram for each window: (windows, codewords), each summing to one."""
