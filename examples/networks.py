@@ -12,7 +12,7 @@ import numpy as np
 
 import bayeslearn as bl
 
-ROWS, NEW = 200, 100
+ROWS, NEW = 300, 100
 
 
 def fit_and_tell(network: Any, likelihood: Any, x: Any, y: np.ndarray) -> bl.Predictive:
@@ -57,8 +57,8 @@ def bars() -> tuple[np.ndarray, np.ndarray]:
     """Colour images, channels last, with a bar: is it upright?"""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, size=ROWS + NEW)
-    x = 0.5 * rng.normal(size=(len(y), 8, 8, 3))
-    for image, label, place in zip(x, y, rng.integers(0, 8, size=len(y)), strict=True):
+    x = 0.5 * rng.normal(size=(len(y), 6, 6, 3))
+    for image, label, place in zip(x, y, rng.integers(0, 6, size=len(y)), strict=True):
         if label:
             image[:, place] += 1.0
         else:
@@ -67,13 +67,13 @@ def bars() -> tuple[np.ndarray, np.ndarray]:
 
 
 def cnn() -> bl.Predictive:
-    network = bl.networks.CNN([4], pooling="max", pool_size=4, hidden=[8], channels="last")
+    network = bl.networks.CNN([4], pool_size=3, hidden=[8], channels="last")
     return fit_and_tell(network, bl.likelihoods.Bernoulli(), *bars())
 
 
 def resnet() -> bl.Predictive:
-    """The same images; "filter-response" and "group" both keep examples independent."""
-    network = bl.networks.ResNet([4], norm="filter-response", channels="last")
+    """The same images; norm="filter-response" would keep examples independent too."""
+    network = bl.networks.ResNet([2], norm="group", groups=1, channels="last")
     return fit_and_tell(network, bl.likelihoods.Bernoulli(), *bars())
 
 
