@@ -119,6 +119,10 @@ class Bilinear(eqx.Module):
     def __call__(self, x: Array) -> Array:
         return self._join_times(self.feature_weight @ x)
 
+    def input_axes(self) -> dict[str, int]:
+        """What MC dropout masks: the features and the times that come in."""
+        return {"feature_weight": -1, "time_weight": -2}
+
     def _join_times(self, mixed: Array) -> Array:
         total = mixed @ self.time_weight + self.bias
         return total if self.activation is None else activation_function(self.activation)(total)
