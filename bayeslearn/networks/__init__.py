@@ -12,14 +12,29 @@ from bayeslearn.networks.adapters import (
     NNXNetwork,
     as_network,
 )
+from bayeslearn.networks.bag_of_features import BagOfFeatures
+from bayeslearn.networks.cnn import CNN
 from bayeslearn.networks.mlp import MLP
+from bayeslearn.networks.rbf import RBF
+from bayeslearn.networks.recurrent import GRU, LSTM, RNN
+from bayeslearn.networks.resnet import ResNet
+from bayeslearn.networks.tabl import BL, TABL
 
 __all__ = [
+    "BL",
+    "CNN",
+    "GRU",
+    "LSTM",
     "MLP",
+    "RBF",
+    "RNN",
+    "TABL",
+    "BagOfFeatures",
     "EquinoxNetwork",
     "FunctionNetwork",
     "KerasNetwork",
     "LinenNetwork",
     "NNXNetwork",
+    "ResNet",
     "as_network",
 ]
