@@ -684,11 +684,11 @@ def _example(leaf: Any) -> jax.ShapeDtypeStruct:
 def _init(own: Any, network: Any, example: PyTree, num_outputs: int) -> PyTree:
     """Parameters as the network makes them; of ours the shapes alone, which cost nothing."""
     key = jax.random.key(0)
+    if network is None:
+        return jax.eval_shape(lambda k, x: own.init(k, x, num_outputs), key, example)
+    # A view of a single zero, for a file can claim any shape.
+    zeros = jax.tree.map(lambda s: np.broadcast_to(np.zeros((), s.dtype), s.shape), example)
     with precision.user_precision():
-        if network is None:
-            return jax.eval_shape(lambda k, x: own.init(k, x, num_outputs), key, example)
-        # A view of a single zero, for a file can claim any shape.
-        zeros = jax.tree.map(lambda s: np.broadcast_to(np.zeros((), s.dtype), s.shape), example)
         return network.init(key, zeros, num_outputs)
 
 

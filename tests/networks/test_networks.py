@@ -509,3 +509,29 @@ def test_params_without_floats_are_told_apart():
     """A wrapper may carry keys and flags beside the weights."""
     params = {"w": jnp.ones(2, jnp.bfloat16), "key": jax.random.key(0), "flag": jnp.array(True)}
     assert parts.dtype_of(params) == jnp.bfloat16
+
+
+@walk
+def test_a_saved_network_comes_back(name, tmp_path):
+    network, example = NETWORKS[name]
+    _, params, _ = made(name)
+    likelihood, y = bl.likelihoods.Gaussian(0.5).bind(np.zeros((2, 2)))
+    target = bl.Target(
+        network=network,
+        likelihood=likelihood,
+        prior=None,
+        data=None,
+        num_data=np.asarray(2.0),
+        dtypes=tuple(str(leaf.dtype) for leaf in jax.tree.leaves(params)),
+    )
+    rows = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
+    target = target.on(target.batch((rows, y)))
+    family = bl.families.Point({"network": params, "likelihood": {}})
+    told = {"trace": {}, "elbo": None, "stopped": "", "notes": (), "seed": 0}
+    times = {"wall_time": 0.0, "compile_time": 0.0}
+    bl.Posterior(target, bl.MAP(), family, None, **told, **times).save(tmp_path / "run")
+    loaded = bl.load(tmp_path / "run")
+    assert loaded.target.network == network
+    assert jax.tree.structure(loaded.family) == jax.tree.structure(family)
+    for left, right in zip(jax.tree.leaves(loaded.family), jax.tree.leaves(family), strict=True):
+        np.testing.assert_array_equal(left, right)
