@@ -156,6 +156,15 @@ class Posterior:
 
         return diagnose(self)
 
+    def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
+        """ArviZ's InferenceData: draws, pointwise log-likelihood, data and the story of the run.
+
+        A sampler gives all its draws, other methods `num_samples` of q as one chain.
+        """
+        from bayeslearn.diagnostics import to_arviz
+
+        return to_arviz(self, num_samples=num_samples, seed=seed)
+
     def warn_if_not_mixed(self) -> None:
         """Warn in plain language if the chains have not mixed (needs ArviZ)."""
         try:
