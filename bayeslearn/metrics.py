@@ -6,21 +6,21 @@ gives one number, averaged over rows (and columns of y). A check takes a model o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from bayeslearn import diagnostics
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
 from bayeslearn.families import Point
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive import Predictive
 
 CRPS_TAIL = 1e-5  # left out of the integral on either side
 CRPS_NODES = 48  # of Gauss-Legendre quadrature, on either side of y
-CRPS_COUNTS = 512  # most whole numbers at which the distribution of a count is looked at
+CRPS_COUNTS = 256  # most whole numbers looked at on either side of a count
 
 
 # Regression
@@ -56,20 +56,27 @@ def crps(predictive: Predictive, y: Any) -> float:
     low, high = predictive.quantile(CRPS_TAIL), predictive.quantile(1.0 - CRPS_TAIL)
     middle = np.clip(y, low, high)
     total = np.abs(y - middle)  # F is 0 or 1 there
-    if predictive.is_discrete:
-        span = float(np.max(high - low))
-        stride = max(1.0, np.ceil(span / CRPS_COUNTS))
-        for start in np.arange(0.0, span, stride):
-            z = np.minimum(low + start + stride // 2, high)
-            width = np.clip(high - low - start, 0.0, stride)
-            total += width * (predictive.cdf(z) - (z >= y)) ** 2
-        return float(np.mean(total))
-    nodes, weights = np.polynomial.legendre.leggauss(CRPS_NODES)
     for start, width, is_above in ((low, middle - low, 0.0), (middle, high - middle, 1.0)):
-        for node, weight in zip(nodes, weights, strict=True):
-            z = start + 0.5 * (1.0 + node) * width
-            total += 0.5 * weight * width * (predictive.cdf(z) - is_above) ** 2
+        place = _counts if predictive.is_discrete else _nodes
+        for offset, weight in place(width):
+            total += weight * (predictive.cdf(start + offset) - is_above) ** 2
     return float(np.mean(total))
+
+
+def _nodes(width: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Places and weights of Gauss-Legendre quadrature from 0 to each width."""
+    nodes, weights = np.polynomial.legendre.leggauss(CRPS_NODES)
+    for node, weight in zip(nodes, weights, strict=True):
+        yield 0.5 * (1.0 + node) * width, 0.5 * weight * width
+
+
+def _counts(width: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The whole numbers below each width, or where they are many the middle of every few."""
+    longest = int(np.max(width))
+    stride = -(-longest // CRPS_COUNTS) // 2 * 2 + 1  # odd, so that its middle is whole
+    for begin in range(0, longest, stride):
+        held = np.clip(width - begin, 0, stride)
+        yield np.where(held > 0, begin + np.maximum(held - 1, 0) // 2, 0.0), held
 
 
 def pit(predictive: Predictive, y: Any, seed: int = 0) -> np.ndarray:
@@ -154,28 +161,28 @@ class Reliability(NamedTuple):
     edges: np.ndarray
     confidence: np.ndarray  # mean probability
     accuracy: np.ndarray  # share of rows that were right
-    count: np.ndarray
+    rows: np.ndarray  # how many
 
     @property
     def error(self) -> float:
         """Expected calibration error: the mean gap, weighted by rows."""
-        gap = np.where(self.count > 0, np.abs(self.accuracy - self.confidence), 0.0)
-        return float(np.sum(self.count * gap) / np.sum(self.count))
+        gap = np.where(self.rows > 0, np.abs(self.accuracy - self.confidence), 0.0)
+        return float(np.sum(self.rows * gap) / np.sum(self.rows))
 
 
 def reliability(predictive: Predictive, y: Any, num_bins: int = 10) -> Reliability:
     """How often the predicted class was right, by how probable it was said to be."""
-    _check_bins(num_bins)
+    check_whole("num_bins", num_bins, least=1)
     probs = _probs(predictive)
     confidence = probs.max(axis=1)
     is_right = probs.argmax(axis=1) == predictive.like_mean(y)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, num_bins - 1)
-    count = np.bincount(index, minlength=num_bins)
+    rows = np.bincount(index, minlength=num_bins)
     sums = (np.bincount(index, weights=w, minlength=num_bins) for w in (confidence, is_right))
     with np.errstate(invalid="ignore"):
-        mean_confidence, share_right = (total / count for total in sums)
-    return Reliability(edges, mean_confidence, share_right, count)
+        mean_confidence, share_right = (total / rows for total in sums)
+    return Reliability(edges, mean_confidence, share_right, rows)
 
 
 def ece(predictive: Predictive, y: Any, num_bins: int = 10) -> float:
@@ -272,6 +279,7 @@ def prior_predictive_check(
 def _check(
     predictive: Any, y: np.ndarray, statistic: Statistic, num_samples: int, seed: int
 ) -> PredictiveCheck:
+    check_whole("num_samples", num_samples, least=1)
     if not callable(statistic):
         refuse("statistic", statistic, "be a function of y, such as np.max")
     observed = np.asarray(statistic(predictive.like_mean(y)))
@@ -337,9 +345,3 @@ def _told_apart(inside: Any, outside: Any) -> tuple[np.ndarray, np.ndarray]:
     scores = [_rows(predictive.epistemic, np.sum) for predictive in (inside, outside)]
     labels = np.repeat([0, 1], [len(part) for part in scores])
     return labels, np.concatenate(scores)
-
-
-def _check_bins(num_bins: Any) -> None:
-    is_whole = isinstance(num_bins, int | np.integer) and not isinstance(num_bins, bool)
-    if not is_whole or num_bins < 1:
-        refuse("num_bins", num_bins, "be a whole number of at least 1")

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bayeslearn import diagnostics, metrics, tree
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
 from bayeslearn.precision import double_precision
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -22,6 +22,7 @@ GREY = "#777777"
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, YELLOW, BLACK)
 MARKERS = "os^Dv<>P"
 SIZE = (5.6, 4.0)  # inches
+NATS = 2.0  # of the lower bound that are always shown
 MANY = 200  # points above which they are drawn smaller
 
 
@@ -44,7 +45,8 @@ def predictive_band(
     The wide band is for a new observation, the narrow one for its mean (epistemic doubt alone,
     as if Gaussian). `x` and `y` are the training data unless given. With several inputs the line
     runs along column `along`, or along the first principal component ("principal"), through the
-    mean of the others; `output` is the column of y.
+    mean of the others, and a point is the line plus the residual at its own row: what the other
+    inputs explain is taken off. `output` is the column of y.
     """
     _need(posterior, "regression", "predictive_band")
     x, y = _data(posterior, x, y)
@@ -63,8 +65,11 @@ def predictive_band(
     )
     ax.plot(place, mean, color=BLUE, label="mean")
     if y is not None:
-        observed = _column(np.asarray(y), output)
-        ax.plot(at, observed, ".", color=BLACK, ms=_size(len(at)), alpha=0.7, label="data")
+        observed, shown = _column(np.asarray(y), output), "data"
+        if x.shape[1] > 1:
+            residual = observed - _column(posterior.predict(x).mean, output)
+            observed, shown = np.interp(at, place, mean) + residual, "line + residual"
+        ax.plot(at, observed, ".", color=BLACK, ms=_size(len(at)), alpha=0.7, label=shown)
     ax.set(xlabel=label, ylabel="y")
     ax.margins(x=0)
     _legend(ax)
@@ -152,18 +157,19 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
         ax.set(xlabel="level of the interval", ylabel="share of observations inside")
     else:
         table = metrics.reliability(predictive, y, num_bins)
-        has = table.count > 0
+        has = table.rows > 0
         share, confidence = table.accuracy[has], table.confidence[has]
-        count = table.count[has]
-        error = np.sqrt(confidence * (1.0 - confidence) / count)
+        rows = table.rows[has]
+        error = np.sqrt(confidence * (1.0 - confidence) / rows)
         ax.errorbar(confidence, confidence, 1.96 * error, fmt="none", ecolor=GREY, capsize=3)
         ax.plot(confidence, share, color=BLUE, lw=1)
         ax.scatter(
             confidence,
             share,
-            s=15 + 150 * count / count.max(),
+            s=15 + 150 * rows / rows.max(),
             color=BLUE,
             zorder=3,
+            clip_on=False,
             label=f"classes (ECE {table.error:.3f})",
         )
         ax.set(xlabel="probability of the predicted class", ylabel="share of rows that were right")
@@ -174,14 +180,16 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
 
 def pit_histogram(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None) -> Any:
     """Histogram of PIT values: flat if calibrated, a hump if too wide, a valley if too narrow."""
-    metrics._check_bins(num_bins)
+    check_whole("num_bins", num_bins, least=1)
     values = metrics.pit(predictive, y).reshape(-1)
     ax = _axes(ax)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
-    ax.hist(values, edges, density=True, color=SKY, edgecolor="white", label="observations")
+    style = {"color": SKY, "edgecolor": BLUE, "alpha": 0.7, "zorder": 2}
+    ax.hist(values, edges, density=True, label="observations", **style)
     error = 1.96 * np.sqrt((num_bins - 1) / len(values))
-    ax.axhspan(max(0.0, 1 - error), 1 + error, color=GREY, alpha=0.25, lw=0, label="95% by luck")
-    ax.axhline(1.0, ls="--", lw=1, color=GREY)
+    band = {"color": GREY, "alpha": 0.3, "lw": 0, "zorder": 1}
+    ax.axhspan(max(0.0, 1 - error), 1 + error, label="95% by luck", **band)
+    ax.axhline(1.0, ls="--", lw=1, color=BLACK, zorder=3)
     ax.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
     _legend(ax, room=0.25)
     return ax
@@ -254,7 +262,7 @@ def epistemic_against_aleatoric(
 def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
     """The lower bound over the steps (for a point: the log-joint), and the value reported.
 
-    The first steps may lie below the picture, so that the end can be seen.
+    The first steps may lie below the picture, so that the last nats can be seen.
     """
     trace = posterior.trace
     name = next((n for n in ("elbo", "log_joint", "objective") if f"eval_{n}" in trace), None)
@@ -271,7 +279,7 @@ def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
     told = np.append(values, posterior.elbo if posterior.elbo is not None else values[-1])
     low, high = np.quantile(told, 0.1), told.max()
     room = 0.3 * (high - low) or 0.05 * abs(high) or 1.0
-    bottom = max(low - room, told.min() - 0.2 * room)
+    bottom = max(min(low - room, high - NATS), told.min() - 0.3 * room)
     ax.set(xlabel="step", ylabel=name.replace("_", "-"), ylim=(bottom, high + 0.3 * room))
     _legend(ax, loc="lower right")
     return ax
@@ -393,6 +401,7 @@ def _legend(ax: Any, room: float = 0.0, **options: Any) -> None:
         bottom, top = ax.get_ylim()
         ax.set_ylim(bottom, top + room * (top - bottom))
         options = {"loc": "upper center", "ncols": 3, **options}
+    options = {"handlelength": 1.2, "columnspacing": 1.0, **options}
     ax.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize="small", **options)
 
 
@@ -433,12 +442,12 @@ def _line(
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         at, label = (x - center) @ direction, "first principal component of x"
     else:
-        is_whole = isinstance(along, int | np.integer) and not isinstance(along, bool)
-        if not is_whole or not 0 <= along < x.shape[1]:  # type: ignore[operator]
+        column = along if isinstance(along, int | np.integer) else -1
+        if isinstance(along, bool) or not 0 <= column < x.shape[1]:
             refuse("along", along, f'be a column of x (0 to {x.shape[1] - 1}) or "principal"')
-        direction = np.eye(x.shape[1])[along]
-        center = center - center[along] * direction  # type: ignore[index]
-        at, label = x[:, along], "x" if x.shape[1] == 1 else f"x[{along}]"  # type: ignore[index]
+        direction = np.eye(x.shape[1])[column]
+        center = center - center[column] * direction
+        at, label = x[:, column], "x" if x.shape[1] == 1 else f"x[{column}]"
     low, high = _padded(at[:, None], 0.15)
     place = np.linspace(low[0], high[0], num_points)
     return center + place[:, None] * direction, place, at, label
