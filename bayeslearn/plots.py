@@ -15,6 +15,7 @@ import numpy as np
 from bayeslearn import diagnostics, metrics, tree
 from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
 from bayeslearn.precision import double_precision
+from bayeslearn.priors import GaussianPrior
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, BLACK = "#56B4E9", "#CC79A7", "#F0E442", "#000000"
@@ -280,7 +281,9 @@ def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
     low, high = np.quantile(told, 0.1), told.max()
     room = 0.3 * (high - low) or 0.05 * abs(high) or 1.0
     bottom = max(min(low - room, high - NATS), told.min() - 0.3 * room)
-    ax.set(xlabel="step", ylabel=name.replace("_", "-"), ylim=(bottom, high + 0.3 * room))
+    ax.set(
+        xlabel="step", ylabel=name.replace("_", "-"), ylim=(bottom, high + 0.08 * (high - bottom))
+    )
     _legend(ax, loc="lower right")
     return ax
 
@@ -370,10 +373,12 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
         capprops={"color": BLUE},
         flierprops={"marker": ".", "markersize": 3, "markeredgecolor": GREY},
     )
-    if hasattr(prior, "broadcast"):
-        _, precisions = prior.broadcast(tree.double(family.mean))
-        scales = [float(np.median(np.asarray(p) ** -0.5)) for p in jax.tree.leaves(precisions)]
-        ax.plot(scales, places, "D", color=VERMILION, ms=6, zorder=4, label="prior")
+    if isinstance(prior, GaussianPrior):
+        # A covariance that a sampler drew along has no prior of this form.
+        leaves = zip(tree.leaf_names(prior.prec), jax.tree.leaves(prior.prec), strict=True)
+        scales = {name: float(np.median(np.asarray(prec) ** -0.5)) for name, prec in leaves}
+        found = [scales.get(name, np.nan) for name in names]
+        ax.plot(found, places, "D", color=VERMILION, ms=6, zorder=4, label="prior")
         _legend(ax)
     ax.set_yticks(places, [name.removeprefix("network.") for name, _ in kept])
     ax.set_xscale("log")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import problems
 import pytest
@@ -222,6 +224,15 @@ def test_weight_widths(curve):
     wanted = [np.median(row["std"]) for row in curve.summary()]
     np.testing.assert_allclose(medians, wanted, rtol=1e-6)
     np.testing.assert_allclose(data_of(ax, "prior")[0], 1.0)
+
+
+def test_weight_widths_of_what_has_no_prior_scale(curve):
+    """A sampler may draw a covariance along with the weights."""
+    draws = curve.sample(0, 8)
+    draws["likelihood"]["cov"] = np.exp(np.arange(8.0))[:, None, None]
+    family = bl.families.Draws(jax.tree.map(lambda w: np.asarray(w)[None], draws))
+    ax = saved(plots.weight_widths(dataclasses.replace(curve, family=family)))
+    np.testing.assert_allclose(data_of(ax, "prior")[0], [np.nan, 1.0, 1.0, 1.0])
 
 
 def test_the_other_kind_is_refused(line, labels):
