@@ -28,7 +28,7 @@ ROOMS = [
     {"batches", "progress"},
     {"fitting"},
     {"diagnostics", "metrics"},
-    {"sequential"},
+    {"plots", "sequential"},
 ]
 # Methods that import ahead when called, so that a posterior can update and diagnose itself.
 AHEAD = {("posterior", "diagnostics"), ("posterior", "sequential")}
