@@ -309,8 +309,11 @@ def test_gaussian_of_draws(x64, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["full", "block"])
 def test_five_updates_of_a_network_keep_most_of_what_a_batch_learns(covariance):
-    """At least 90 % of one batch's gain in test log-likelihood over the prior predictive."""
-    x, y = problems.wiggle(rows=200)
+    """At least 90 % of one batch's gain in test log-likelihood over the prior predictive.
+
+    Pieces have 100 rows: from 40 a variational q may take all for noise, and stays with that.
+    """
+    x, y = problems.wiggle(rows=500)
     test = problems.wiggle(rows=400, seed=9)
     model = bl.Model(bl.networks.MLP([10]), bl.likelihoods.Gaussian())
     algorithm = bl.EMGVB(covariance=covariance)
