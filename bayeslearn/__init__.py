@@ -51,7 +51,16 @@ _HOMES = {
     "load": "bayeslearn.storage",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
-_MODULES = ("algorithms", "diagnostics", "families", "likelihoods", "metrics", "networks", "priors")
+_MODULES = (
+    "algorithms",
+    "diagnostics",
+    "families",
+    "likelihoods",
+    "metrics",
+    "networks",
+    "plots",
+    "priors",
+)
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
@@ -78,6 +87,7 @@ if TYPE_CHECKING:
     from bayeslearn import likelihoods as likelihoods
     from bayeslearn import metrics as metrics
     from bayeslearn import networks as networks
+    from bayeslearn import plots as plots
     from bayeslearn import priors as priors
     from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
     from bayeslearn.algorithms import BBVI as BBVI

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import reprlib
 from typing import Any, NoReturn
 
@@ -30,6 +31,13 @@ def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)
     raise ArgumentError(f"`{argument}` must {must}, got {shown}.{' ' + remedy if remedy else ''}")
+
+
+def check_whole(argument: str, value: Any, least: int) -> None:
+    """Refuse what is not a whole number (of any integer type) of at least `least`."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        refuse(argument, value, f"be a whole number of at least {least}")
 
 
 class Shown(str):

@@ -14,7 +14,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.errors import ArgumentError, check_whole, refuse
 from bayeslearn.families import Draws, Point
 from bayeslearn.model import Target, check_inputs, check_like_training
 from bayeslearn.precision import double_precision
@@ -77,8 +77,8 @@ class Posterior:
         if self.target.is_density:
             raise ArgumentError("A bare log-density has no predictions; use `sample`.")
         if num_samples is not None:
-            _check_whole("num_samples", num_samples, least=1)
-        _check_whole("seed", seed, least=0)
+            check_whole("num_samples", num_samples, least=1)
+        check_whole("seed", seed, least=0)
         x = check_inputs(x)
         check_like_training(x, self.target)
         if num_samples is None and hasattr(self.family, "predictive"):  # in closed form
@@ -165,6 +165,15 @@ class Posterior:
 
         save(self, path, overwrite=overwrite)
 
+    def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
+        """ArviZ's InferenceData: draws, pointwise log-likelihood, data and the story of the run.
+
+        A sampler gives all its draws, other methods `num_samples` of q as one chain.
+        """
+        from bayeslearn.diagnostics import to_arviz
+
+        return to_arviz(self, num_samples=num_samples, seed=seed)
+
     def warn_if_not_mixed(self) -> None:
         """Warn in plain language if the chains have not mixed (needs ArviZ)."""
         try:
@@ -184,9 +193,3 @@ class Posterior:
         if self.elbo is not None:
             lines.insert(1, f"  elbo {self.elbo:.4f}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < least:
-        refuse(name, value, f"be a whole number of at least {least}")

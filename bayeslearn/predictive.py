@@ -38,6 +38,7 @@ class Predictive:
         self.num_rows = len(jax.tree.leaves(x)[0])
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
+        self.is_discrete: bool = target.likelihood.is_discrete
         has_cdf = self.kind != "regression" or hasattr(target.likelihood, "cdf")
         self._by_samples = not has_cdf
 
@@ -102,6 +103,11 @@ class Predictive:
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
         return self._by_rows(_log_prob, self._observed(y))
+
+    @double_precision
+    def log_prob_by_draw(self, y: Any) -> np.ndarray:
+        """log p(y) of each row under each draw of the weights: (draws, rows)."""
+        return self._by_rows(_log_terms, self._observed(y)).T
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval for a new observation."""
@@ -243,14 +249,18 @@ def _class_covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
     return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
 
 
-def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
+def _log_terms(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
     def one(params: PyTree) -> Array:
         outputs = target.outputs(params, x).astype(jnp.float64)
         own = tree.double(params["likelihood"])
         return jax.vmap(lambda o, v: target.likelihood.log_prob(o, v, own))(outputs, y)
 
-    terms = jax.vmap(one)(draws)
-    return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
+    return jax.vmap(one, out_axes=1)(draws)
+
+
+def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
+    terms = _log_terms(target, draws, x, y)
+    return jax.nn.logsumexp(terms, axis=1) - jnp.log(terms.shape[1])
 
 
 def _cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:

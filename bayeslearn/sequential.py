@@ -10,7 +10,8 @@ likelihood learned from the first y (number of classes, columns) stays as it was
     draws          are weighed by p(D_new | w) and resampled while Pareto's k-hat is below 0.7; else
                    a rerun on all data if `history` is given; else a rerun from a Gaussian with the
                    draws' mean and (shrunken, or low-rank) covariance
-    another q      becomes the independent Gaussian with its means and variances
+    another q      becomes the independent Gaussian with its means and variances; what does not
+                   vary (biases under dropout) keeps the spread of the prior before
     a point        has no spread to go on from, and is refused
 
 A mean-field q forgets correlations, so that its mean drifts with the number of updates and depends
@@ -131,26 +132,26 @@ def _as_prior(posterior: Posterior, algorithm: Algorithm) -> tuple[Any, str]:
         )
     if hasattr(family, "to_prior"):
         return family.to_prior(), f"The prior is the q that {before} left."
-    return _moments(family), (
+    return _moments(posterior), (
         f"The prior has the mean and variance that {before} left for each weight, without"
-        " correlations."
+        " correlations; a weight without a spread has that of the first prior."
     )
 
 
-def _moments(family: Any) -> GaussianPrior:
-    """Independent Gaussians with the family's means and variances."""
+def _moments(posterior: Posterior) -> GaussianPrior:
+    """Independent Gaussians with the family's means and variances.
+
+    Weights that do not vary, such as the biases of a network under dropout, were given no doubt
+    by the method and not by the data: they keep the old prior's.
+    """
+    family = posterior.family
     if hasattr(family, "std"):
         variance = jax.tree.map(jnp.square, tree.double(family.std))
     else:
         variance = tree.double(family.variance)
-    if not all(bool(jnp.all(leaf > 0)) for leaf in jax.tree.leaves(variance)):
-        refuse(
-            "posterior",
-            Shown("weights without any"),
-            "have a spread in every weight, to be the prior of new data",
-            "Fit with bl.Laplace() or bl.VOGN() instead.",
-        )
-    return GaussianPrior(family.mean, jax.tree.map(lambda v: 1.0 / v, variance))
+    _, prec = posterior.target.prior.broadcast(tree.double(family.mean))
+    prec = jax.tree.map(lambda v, p: jnp.where(v > 0, 1.0 / v, p), variance, prec)
+    return GaussianPrior(family.mean, prec)
 
 
 def _update_draws(

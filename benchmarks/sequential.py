@@ -1,11 +1,12 @@
 """What each kind of posterior loses when data come in pieces.
 
-    python benchmarks/sequential.py [--updates 5] [--seeds 3] [--methods ...] [--data FILE.csv.gz]
+    python benchmarks/sequential.py [--rows 500] [--updates 5] [--seeds 3] [--methods ...]
+    python benchmarks/sequential.py --data FILE.csv.gz
 
 A 1 x 10 tanh network with learned noise is fitted to all training rows at once, and to the same
 rows in pieces with `posterior.update`. "kept" is the share of the batch fit's gain in mean test
 log-likelihood over the prior predictive that the sequence keeps. Without --data the rows are a
-noisy sine (200 to train, 1000 to test); with it, a table with the target in its last column, a
+noisy sine (--rows to train, 1000 to test); with it, a table with the target in its last column, a
 tenth of it held out.
 """
 
@@ -34,13 +35,12 @@ METHODS = {
 }
 
 
-def load(path: str | None, seed: int):
+def load(path: str | None, num: int, seed: int):
     """Training and test rows, both scaled by the training rows, in random order."""
     rng = np.random.default_rng(seed)
     if path is None:
-        x = rng.uniform(-2.0, 2.0, size=(1200, 1))
-        y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=1200)
-        num = 200
+        x = rng.uniform(-2.0, 2.0, size=(num + 1000, 1))
+        y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=num + 1000)
     else:
         opened = gzip.open if path.endswith(".gz") else open
         with opened(path, "rt") as file:
@@ -70,7 +70,7 @@ def score(posterior, test) -> float:
     return float(np.mean(posterior.predict(test[0]).log_prob(test[1])))
 
 
-def run(label: str, updates: int, seed: int, path: str | None) -> tuple[dict, set]:
+def run(label: str, updates: int, seed: int, path: str | None, rows: int) -> tuple[dict, set]:
     import bayeslearn as bl
 
     name, options = METHODS[label]
@@ -78,7 +78,7 @@ def run(label: str, updates: int, seed: int, path: str | None) -> tuple[dict, se
     fit_options = {"num_chains": 2} if algorithm.is_sampler else {}
     if not algorithm.is_sampler and algorithm.auto_steps > 1:
         fit_options["num_steps"] = STEPS
-    train, test = load(path, seed)
+    train, test = load(path, rows, seed)
     model = bl.Model(bl.networks.MLP([10]), bl.likelihoods.Gaussian())
     batch = bl.fit(model, algorithm, train, seed=seed, **fit_options)
     parts = [tuple(np.array_split(a, updates)[i] for a in train) for i in range(updates)]
@@ -97,6 +97,7 @@ def run(label: str, updates: int, seed: int, path: str | None) -> tuple[dict, se
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
@@ -114,7 +115,7 @@ def main() -> None:
         for seed in range(given.seeds):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", bl.MixingWarning)
-                scores, notes = run(label, given.updates, seed, given.data)
+                scores, notes = run(label, given.updates, seed, given.data, given.rows)
             found.append(scores)
             how |= notes
         columns = {name: np.mean([f[name] for f in found]) for name in found[0]}

@@ -29,7 +29,7 @@ ROOMS = [
     {"batches", "progress"},
     {"fitting"},
     {"diagnostics", "metrics"},
-    {"sequential"},
+    {"plots", "sequential"},
 ]
 # Imported ahead when called, so that a posterior can update, diagnose and save itself.
 AHEAD = {

@@ -21,7 +21,7 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import families, storage, tree
+from bayeslearn import diagnostics, families, storage, tree
 from bayeslearn.errors import ArgumentError, StorageError
 from bayeslearn.precision import inside_double_precision, to_host
 
@@ -70,7 +70,11 @@ def make(target, algorithm, family, **parts):
     """A posterior that no loop has made, for what does not depend on the loop."""
     usual = {
         "state": None,
-        "trace": {"eval_elbo": np.array([-2.5, np.nan]), "step": np.arange(3)},
+        "trace": {
+            "eval_elbo": np.array([-2.5, np.nan]),
+            "eval_step": np.array([5, 10]),
+            "nll": np.arange(10, dtype=np.float32),
+        },
         "elbo": -1.25,
         "stopped": "All was done.",
         "notes": ("One.", "Two."),
@@ -183,12 +187,14 @@ def test_rows_are_not_saved_and_what_needs_them_says_so(tmp_path):
     assert np.float32(1.2345678).tobytes() not in content
     loaded = bl.load(tmp_path / "run")
     assert int(loaded.target.num_data) == 20
+    assert loaded.to_arviz().groups() == ["posterior", "sample_stats"]
     with pytest.raises(ArgumentError, match="rows of shape"):
         loaded.predict(np.zeros((2, 3)))
     for attempt in (
         lambda: bl.fit(loaded.target, "map", seed=0, num_steps=1),
         lambda: loaded.target.log_joint(loaded.family.mean),
         lambda: loaded.target.scale(),
+        lambda: diagnostics.all_rows(loaded),
     ):
         with pytest.raises(ArgumentError, match="needs the training rows"):
             attempt()

@@ -182,6 +182,7 @@ class StudentPredictive:
     """A multivariate t at each row, in closed form; answers what `bl.Predictive` answers."""
 
     kind = "regression"
+    is_discrete = False
     num_samples = None
 
     def __init__(

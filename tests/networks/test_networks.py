@@ -159,11 +159,15 @@ class Halved(eqx.Module):
         return self.layer(0.5 * x, *state)
 
 
-# Compiling a fit takes seconds: one for each class, and not for its variants.
+# Compiling a fit takes seconds: one for each class and not for its variants, most of them slow.
 FITTED = {type(network): name for name, (network, _) in reversed(NETWORKS.items())}
+QUICK = {"mlp", "gru", "rbf"}
 
 
-@pytest.mark.parametrize("name", FITTED.values())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in FITTED.values()],
+)
 def test_fits_inside_a_model(name):
     network, example = NETWORKS[name]
     noise = np.random.default_rng(2).normal(size=12)
