@@ -11,7 +11,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 import jax
 import pytest
 
-SLOW_PARTS = 4
+SLOW_PARTS = 12
 
 
 def pytest_addoption(parser):
