@@ -47,9 +47,20 @@ _HOMES = {
     "BayesLearnError": "bayeslearn.errors",
     "DataError": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
+    "BayesianNNClassifier": "bayeslearn.estimators",
+    "BayesianNNRegressor": "bayeslearn.estimators",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
-_MODULES = ("algorithms", "diagnostics", "families", "likelihoods", "metrics", "networks", "priors")
+_MODULES = (
+    "algorithms",
+    "diagnostics",
+    "estimators",
+    "families",
+    "likelihoods",
+    "metrics",
+    "networks",
+    "priors",
+)
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
@@ -72,6 +83,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from bayeslearn import algorithms as algorithms
     from bayeslearn import diagnostics as diagnostics
+    from bayeslearn import estimators as estimators
     from bayeslearn import families as families
     from bayeslearn import likelihoods as likelihoods
     from bayeslearn import metrics as metrics
@@ -101,6 +113,8 @@ if TYPE_CHECKING:
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import DataError as DataError
     from bayeslearn.errors import DivergenceError as DivergenceError
+    from bayeslearn.estimators import BayesianNNClassifier as BayesianNNClassifier
+    from bayeslearn.estimators import BayesianNNRegressor as BayesianNNRegressor
     from bayeslearn.fitting import fit as fit
     from bayeslearn.model import Model as Model
     from bayeslearn.model import Target as Target

@@ -29,6 +29,7 @@ ROOMS = [
     {"fitting"},
     {"diagnostics", "metrics"},
     {"sequential"},
+    {"estimators"},
 ]
 # Methods that import ahead when called, so that a posterior can update and diagnose itself.
 AHEAD = {("posterior", "diagnostics"), ("posterior", "sequential")}
