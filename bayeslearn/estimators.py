@@ -10,8 +10,12 @@ is a row that is there twice, and one of 0 a row that is not there.
 
 A table of which every step uses all rows is first brought into one form: equal rows are merged and
 counted, and the order is drawn from the seed. The result then depends on neither the order of rows
-nor on whether a row is repeated or weighted, bit for bit. Its rows are filled up with rows of weight
-0 to one of few sizes, so that folds of nearly the same size are compiled once.
+nor on whether a row is repeated or weighted, bit for bit. Its rows are filled up with rows of
+weight 0 to one of few sizes, so that folds of nearly the same size are compiled once.
+
+The default method is the cheapest of those with a lower bound that do well on tables as they come:
+on four of scikit-learn's own it scores like VOGN in about half the time, where the methods with a
+full covariance take minutes.
 """
 
 from __future__ import annotations
@@ -110,17 +114,17 @@ class _BayesianNN(BaseEstimator):
 
     def __init__(
         self,
-        hidden: Any = (50,),
-        activation: Any = "tanh",
-        method: Any = "vogn",
-        prior_scale: float = 1.0,
-        num_steps: Any = "auto",
-        batch_size: Any = "auto",
-        validation_fraction: float | None = None,
-        num_samples: int = 256,
-        random_state: Any = None,
-        progress: bool | None = False,
-        network: Any = None,
+        hidden: Any,
+        activation: Any,
+        method: Any,
+        prior_scale: float,
+        num_steps: Any,
+        batch_size: Any,
+        validation_fraction: float | None,
+        num_samples: int,
+        random_state: Any,
+        progress: bool | None,
+        network: Any,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -324,7 +328,7 @@ class BayesianNNRegressor(RegressorMixin, _BayesianNN):
         self,
         hidden: Any = (50,),
         activation: Any = "tanh",
-        method: Any = "vogn",
+        method: Any = "bayes-by-backprop",
         prior_scale: float = 1.0,
         noise: Any = "learned",
         num_steps: Any = "auto",
@@ -433,7 +437,38 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
     __doc__ = f"""Classification with a Bayesian neural network, for labels of any kind.
 {_PARAMETERS}{_ATTRIBUTES}
         classes_: the labels, in the order of `predict_proba`'s columns.
+
+    The prior is wider than for regression: log-odds of a sure prediction are several units, where
+    a scaled y is about one.
     """
+
+    def __init__(
+        self,
+        hidden: Any = (50,),
+        activation: Any = "tanh",
+        method: Any = "bayes-by-backprop",
+        prior_scale: float = 3.0,
+        num_steps: Any = "auto",
+        batch_size: Any = "auto",
+        validation_fraction: float | None = None,
+        num_samples: int = 256,
+        random_state: Any = None,
+        progress: bool | None = False,
+        network: Any = None,
+    ):
+        super().__init__(
+            hidden=hidden,
+            activation=activation,
+            method=method,
+            prior_scale=prior_scale,
+            num_steps=num_steps,
+            batch_size=batch_size,
+            validation_fraction=validation_fraction,
+            num_samples=num_samples,
+            random_state=random_state,
+            progress=progress,
+            network=network,
+        )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianNNClassifier:
         """Learn from rows of X and their labels y; a row of weight 2 counts as two."""
