@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.algorithms import ALGORITHMS, Algorithm
+from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.batches import FULL_BATCH_ROWS
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.fitting import check_algorithm, fit
@@ -51,6 +51,7 @@ from bayeslearn.tree import size
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils import check_random_state
+    from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
         _check_sample_weight,
@@ -98,6 +99,14 @@ class Scaling(NamedTuple):
 
     def undo(self, table: np.ndarray) -> np.ndarray:
         return table * self.scale + self.mean
+
+
+def _has_spread(estimator: Any) -> bool:
+    if estimator.method == MAP.name or isinstance(estimator.method, MAP):
+        raise AttributeError(
+            'partial_fit needs a posterior to go on from, and method="map" leaves a point.'
+        )
+    return True
 
 
 class _Rows(NamedTuple):
@@ -363,6 +372,7 @@ class BayesianNNRegressor(RegressorMixin, _BayesianNN):
         """Learn from rows of X and y; a row of weight 2 counts as two."""
         return self._fit(X, y, sample_weight)
 
+    @available_if(_has_spread)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianNNRegressor:
         """Learn from more rows, what is known so far being the prior.
 
@@ -474,6 +484,7 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
         """Learn from rows of X and their labels y; a row of weight 2 counts as two."""
         return self._fit(X, y, sample_weight)
 
+    @available_if(_has_spread)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> BayesianNNClassifier:

