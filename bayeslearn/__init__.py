@@ -49,11 +49,14 @@ _HOMES = {
     "DivergenceError": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
     "load": "bayeslearn.storage",
+    "BayesianNNClassifier": "bayeslearn.estimators",
+    "BayesianNNRegressor": "bayeslearn.estimators",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
 _MODULES = (
     "algorithms",
     "diagnostics",
+    "estimators",
     "families",
     "likelihoods",
     "metrics",
@@ -83,6 +86,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from bayeslearn import algorithms as algorithms
     from bayeslearn import diagnostics as diagnostics
+    from bayeslearn import estimators as estimators
     from bayeslearn import families as families
     from bayeslearn import likelihoods as likelihoods
     from bayeslearn import metrics as metrics
@@ -114,6 +118,8 @@ if TYPE_CHECKING:
     from bayeslearn.errors import DataError as DataError
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import StorageError as StorageError
+    from bayeslearn.estimators import BayesianNNClassifier as BayesianNNClassifier
+    from bayeslearn.estimators import BayesianNNRegressor as BayesianNNRegressor
     from bayeslearn.fitting import fit as fit
     from bayeslearn.model import Model as Model
     from bayeslearn.model import Target as Target

@@ -442,7 +442,7 @@ class MultivariateGaussian(Likelihood):
         data = target.data
         residuals = data.y.astype(jnp.float64) - target.outputs(params, data.x, key)
         if data.weight is not None:
-            residuals = jnp.where((data.weight > 0)[:, None], residuals, 0.0)
+            residuals = residuals * jnp.sqrt(data.weight)[:, None]
         return residuals.T @ residuals * target.scale()
 
 

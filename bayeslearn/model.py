@@ -28,7 +28,7 @@ from bayeslearn.tree import Array, PyTree
 
 
 class Batch(NamedTuple):
-    """Some rows of the data. `weight` is 0 for padding rows; None means all rows count once."""
+    """Some rows of the data. `weight` says how often each counts; None: once. Padding has 0."""
 
     x: PyTree
     y: Array
@@ -263,7 +263,7 @@ class Target(eqx.Module):
     def log_likelihood(
         self, params: PyTree, batch: Batch | None = None, key: Array | None = None
     ) -> Array:
-        """log p(y_i | x_i, params), one number per example in double precision."""
+        """log p(y_i | x_i, params) times its weight, one number per example in double precision."""
         if self.density is not None:
             return jnp.asarray(self.density(params), jnp.float64)[None]
         batch = self.rows() if batch is None else batch
@@ -271,7 +271,9 @@ class Target(eqx.Module):
         terms = jax.vmap(self.likelihood.log_prob, (0, 0, None))(
             outputs, batch.y, params["likelihood"]
         ).astype(jnp.float64)
-        return terms if batch.weight is None else jnp.where(batch.weight > 0, terms, 0.0)
+        if batch.weight is None:
+            return terms
+        return batch.weight * jnp.where(batch.weight > 0, terms, 0.0)
 
     def scaled_log_likelihood(
         self, params: PyTree, batch: Batch | None = None, key: Array | None = None
@@ -287,12 +289,22 @@ class Target(eqx.Module):
         return jnp.sum(terms) * self.scale(batch)
 
     def scale(self, batch: Batch | None = None) -> Array:
-        """num_data / number of real rows in the batch."""
+        """num_data / number of real rows in the batch, each worth the mean weight of the data."""
         if self.density is not None:
             return jnp.asarray(1.0, jnp.float64)
         batch = self.rows() if batch is None else batch
-        rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
-        return self.num_data / rows
+        if batch.weight is None:
+            return self.num_data / len(batch.y)
+        # By rows and not by their weights, so that a minibatch's sum has no bias.
+        rows = jnp.maximum(jnp.sum(batch.weight > 0), 1)
+        return self.num_data / (rows * self.mean_weight)
+
+    @property
+    def mean_weight(self) -> Array | float:
+        """Of the rows that count at all."""
+        if self.data is None or self.data.weight is None:
+            return 1.0
+        return jnp.sum(self.data.weight) / jnp.sum(self.data.weight > 0)
 
     def log_prior_terms(self, params: PyTree) -> PyTree:
         """The log-prior of each leaf."""

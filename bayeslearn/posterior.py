@@ -136,6 +136,7 @@ class Posterior:
         algorithm: Algorithm | str | None = None,
         seed: int | None = None,
         history: tuple[Any, Any] | None = None,
+        weight: Any = None,
         **fit_options: Any,
     ) -> Posterior:
         """The posterior after more data, with this one as the prior; `notes` says how.
@@ -146,12 +147,13 @@ class Posterior:
             seed: one more than this posterior's unless said.
             history: the rows this posterior was fitted to, for a sampler: where its draws cannot
                 be reweighed it is then run again on all rows.
+            weight: how often each new row counts; once unless said.
             fit_options: further arguments of `fit`.
         """
         from bayeslearn.sequential import update
 
-        options = {"algorithm": algorithm, "seed": seed, "history": history, **fit_options}
-        return update(self, new_data, **options)
+        options = {"algorithm": algorithm, "seed": seed, "history": history, "weight": weight}
+        return update(self, new_data, **options, **fit_options)
 
     def diagnostics(self) -> Any:
         """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""

@@ -165,7 +165,8 @@ class Predictive:
     def _chunks(self, *more: Array):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         cells = max(self.num_samples, SAMPLES if self._by_samples else 1)
-        size = max(1, min(self.num_rows, CELLS // cells))
+        # Few sizes, so that another number of rows seldom compiles again.
+        size = max(1, min(1 << (self.num_rows - 1).bit_length(), CELLS // cells))
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)

@@ -56,6 +56,7 @@ def update(
     algorithm: Algorithm | str | None = None,
     seed: int | None = None,
     history: tuple[Any, Any] | None = None,
+    weight: Any = None,
     **fit_options: Any,
 ) -> Posterior:
     """The posterior after `new_data`; see `Posterior.update`."""
@@ -71,7 +72,7 @@ def update(
             "have a spread, to be the prior of new data",
             "Fit with bl.Laplace() or bl.VOGN() instead.",
         )
-    batch = _rows(target, new_data, "new_data")
+    batch = _rows(target, new_data, "new_data", weight)
     options = {"seed": seed, **fit_options}
     if isinstance(family, Draws):
         old = None if history is None else _rows(target, history, "history")
@@ -85,11 +86,16 @@ def update(
     return _rerun(new, algorithm, start, options, note)
 
 
-def _rows(target: Target, data: Any, name: str) -> Batch:
+def _rows(target: Target, data: Any, name: str, weight: Any = None) -> Batch:
     """Rows like those of the first fit, read by the likelihood that was bound there."""
     x, y = check_data(data, name)
     check_like_training(x, target)
-    return target.batch((x, target.likelihood.check(y)))
+    if weight is not None:
+        weight = np.asarray(weight, np.float64)
+        if weight.shape != (len(y),) or not np.all(weight >= 0) or not np.any(weight > 0):
+            must = f"hold one number from 0 on for each of the {len(y)} rows, not all of them 0"
+            refuse("weight", weight, must)
+    return target.batch((x, target.likelihood.check(y)), weight)
 
 
 def _taught(posterior: Posterior) -> Target:
@@ -106,7 +112,7 @@ def _renewed(target: Target, prior: Any, data: Batch, start: PyTree) -> Target:
         target,
         prior=prior,
         data=data,
-        num_data=jnp.asarray(float(len(data.y)), jnp.float64),
+        num_data=jnp.sum(weights_of(data)),
         start=tree.cast(start, jnp.promote_types(target.dtype, jnp.float32)),
     )
 
@@ -215,7 +221,13 @@ def _update_draws(
 
 
 def _joined(first: Batch, second: Batch) -> Batch:
+    if first.weight is not None or second.weight is not None:
+        first, second = (rows._replace(weight=weights_of(rows)) for rows in (first, second))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), first, second)
+
+
+def weights_of(rows: Batch) -> Array:
+    return jnp.ones(len(rows.y), jnp.float64) if rows.weight is None else rows.weight
 
 
 def reweighed(draws: Draws, target: Target, batch: Batch, seed: int) -> tuple[Draws, float, float]:

@@ -30,6 +30,7 @@ ROOMS = [
     {"fitting"},
     {"diagnostics", "metrics"},
     {"plots", "sequential"},
+    {"estimators"},
 ]
 # Imported ahead when called, so that a posterior can update, diagnose and save itself.
 AHEAD = {

@@ -133,7 +133,8 @@ class BayesByBackprop(Algorithm):
         self, key: Array, target: Target, state: BayesByBackpropState, batch: Batch | None
     ) -> tuple[BayesByBackpropState, BayesByBackpropInfo]:
         rows = 1.0 if batch is None else float(len(batch.y))
-        share = batch_share(self.batch_weighting, state.count, jnp.ceil(target.num_data / rows))
+        num_batches = jnp.ceil(target.num_data / (target.mean_weight * rows))
+        share = batch_share(self.batch_weighting, state.count, num_batches)
         key_draws, key_network = jax.random.split(key)
 
         def loss(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:

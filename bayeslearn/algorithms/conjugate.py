@@ -64,12 +64,18 @@ class ConjugateInfo(NamedTuple):
 
 
 def known_noise(
-    prior_mean: Array, prior_prec: Array, jacobian: Array, y: Array, root: Array
+    prior_mean: Array,
+    prior_prec: Array,
+    jacobian: Array,
+    y: Array,
+    root: Array,
+    weight: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Mean, precision and log-evidence; prior_prec (k, k), jacobian (rows, o, k), y (rows, o).
 
-    `root` is the Cholesky factor of the noise covariance.
+    `root` is the Cholesky factor of the noise covariance, `weight` how often each row counts.
     """
+    num_data, (jacobian, y) = _weighed(weight, jacobian, y)
     whitener = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
     features = (whitener @ jacobian).reshape(-1, jacobian.shape[-1])
     scaled = (y @ whitener.T).reshape(-1)
@@ -77,8 +83,8 @@ def known_noise(
     mean = jnp.linalg.solve(prec, prior_prec @ prior_mean + features.T @ scaled)
     residual, away = scaled - features @ mean, mean - prior_mean
     log_evidence = (
-        -0.5 * scaled.size * jnp.log(2 * jnp.pi)
-        - len(y) * jnp.sum(jnp.log(jnp.diagonal(root)))
+        -0.5 * num_data * len(root) * jnp.log(2 * jnp.pi)
+        - num_data * jnp.sum(jnp.log(jnp.diagonal(root)))
         + 0.5 * jnp.linalg.slogdet(prior_prec).logabsdet
         - 0.5 * jnp.linalg.slogdet(prec).logabsdet
         - 0.5 * (residual @ residual + away @ prior_prec @ away)
@@ -87,17 +93,27 @@ def known_noise(
 
 
 def update(
-    previous: MatrixNormalInverseWishart, x: Array, y: Array
+    previous: MatrixNormalInverseWishart, x: Array, y: Array, weight: Array | None = None
 ) -> tuple[MatrixNormalInverseWishart, Array]:
     """The posterior after rows (x, y), and log p(y | x, previous)."""
+    num_data, (x, y) = _weighed(weight, x, y)
     prec = previous.prec + x.T @ x
     location = jnp.linalg.solve(prec, previous.prec @ previous.location + x.T @ y)
     residual, away = y - x @ location, location - previous.location
     scale = previous.scale + residual.T @ residual + away.T @ previous.prec @ away
     scale = 0.5 * (scale + scale.T)
-    new = MatrixNormalInverseWishart(location, prec, scale, previous.dof + len(y))
+    new = MatrixNormalInverseWishart(location, prec, scale, previous.dof + num_data)
     log_evidence = new.log_normaliser() - previous.log_normaliser()
-    return new, log_evidence - 0.5 * y.size * jnp.log(2 * jnp.pi)
+    return new, log_evidence - 0.5 * num_data * y.shape[1] * jnp.log(2 * jnp.pi)
+
+
+def _weighed(weight: Array | None, *rows: Array) -> tuple[Array | int, list[Array]]:
+    """How many rows count, and the rows times the root of their weight."""
+    if weight is None:
+        return len(rows[0]), list(rows)
+    root = jnp.sqrt(weight)
+    scaled = [array * root.reshape(-1, *[1] * (array.ndim - 1)) for array in rows]
+    return jnp.sum(weight), scaled
 
 
 def output_order(target: Target, params: PyTree) -> Array:
@@ -252,20 +268,20 @@ class Conjugate(Algorithm):
     def init(self, key: Array, target: Target, params: PyTree) -> ConjugateState:
         assert target.data is not None
         offset, jacobian = linear_parts(target, params, target.data.x)
-        y = target.data.y.astype(jnp.float64) - offset
+        y, weight = target.data.y.astype(jnp.float64) - offset, target.data.weight
         if isinstance(target.prior, ConjugatePrior):  # yesterday's posterior
             order = target.prior.order
-            exact, log_evidence = update(target.prior.exact, jacobian[:, 0, order[0]], y)
+            exact, log_evidence = update(target.prior.exact, jacobian[:, 0, order[0]], y, weight)
             return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
         mean, prec = network_prior(target, params)
         if _is_known(target.likelihood):
             root = noise_root(target.likelihood)
-            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root)
+            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root, weight)
             like = {**params, "network": tree.unraveler(params["network"])(found)}
             return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
         order = output_order(target, params)
         prior = self._prior(target, mean[order].T, prec[jnp.ix_(order[0], order[0])])
-        exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y)
+        exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y, weight)
         return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
 
     def _prior(self, target: Target, location: Array, prec: Array) -> MatrixNormalInverseWishart:

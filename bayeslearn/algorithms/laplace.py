@@ -89,11 +89,11 @@ def over_rows(target: Target, function: Any) -> PyTree:
         filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
         return filled.reshape(num, ROWS, *leaf.shape[1:])
 
-    real = jnp.ones(len(data.y)) if data.weight is None else (data.weight > 0)
-    weight = jnp.pad(real.astype(jnp.float64), (0, padding)).reshape(num, ROWS)
+    weight = jnp.ones(len(data.y)) if data.weight is None else data.weight
+    weight = jnp.pad(weight.astype(jnp.float64), (0, padding)).reshape(num, ROWS)
     x, y = jax.tree.map(in_chunks, (data.x, data.y))
     chunks = Batch(x, y, weight)
-    shares = jnp.sum(weight, axis=1) / jnp.sum(weight)
+    shares = jnp.sum(weight > 0, axis=1) / jnp.sum(weight > 0)
 
     def add(total: PyTree, part: tuple[Array, Batch]) -> tuple[PyTree, None]:
         share, batch = part

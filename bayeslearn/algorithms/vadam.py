@@ -104,6 +104,8 @@ def batch_gradient(
     signed = gradient
     if squares == "signs":
         signs = jax.random.rademacher(key, terms.shape, terms.dtype)
+        if batch is not None and batch.weight is not None:  # terms have it whole, squares once
+            signs = signs / jnp.sqrt(jnp.where(batch.weight > 0, batch.weight, 1.0))
         (signed,) = pull(signs / jnp.sqrt(rows))
     return -jnp.sum(terms) * target.scale(batch), gradient, jax.tree.map(jnp.square, signed)
 

@@ -89,7 +89,7 @@ def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Arra
     rows = len(batch.y)
     size = min(rows, curvature.ROWS_AT_ONCE)
     padding = -rows % size
-    weight = jnp.ones(rows) if batch.weight is None else (batch.weight > 0).astype(jnp.float64)
+    weight = jnp.ones(rows) if batch.weight is None else batch.weight
     weight = jnp.pad(weight, (0, padding)).reshape(-1, size)
 
     def in_chunks(leaf: Array) -> Array:
@@ -113,7 +113,7 @@ def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Arra
     start = (jnp.zeros((), jnp.float64), zeros, zeros)
     chunks = (*jax.tree.map(in_chunks, (batch.x, batch.y)), weight)
     sums, _ = jax.lax.scan(add, start, chunks)
-    total = jnp.sum(weight)
+    total = target.num_data / target.scale(batch)
     return jax.tree.map(lambda leaf: (leaf / total).astype(leaf.dtype), sums)
 
 

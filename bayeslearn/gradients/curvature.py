@@ -112,7 +112,7 @@ def _gauss_newton(
 
     rows = jax.lax.map(one_row, (batch.x, batch.y), batch_size=min(ROWS_AT_ONCE, len(batch.y)))
     if batch.weight is not None:
-        rows = rows * (batch.weight > 0)[:, None, None]
+        rows = rows * jnp.sqrt(batch.weight)[:, None, None]
     stacked = rows.reshape(-1, rows.shape[-1])
     return stacked.T @ stacked * target.scale(batch)
 
@@ -174,7 +174,7 @@ def _sum_rows(
     is_scaled: bool = True,
 ) -> PyTree:
     values = jax.lax.map(one_row, rows, batch_size=min(ROWS_AT_ONCE, len(batch.y)))
-    weight = jnp.ones(len(batch.y)) if batch.weight is None else (batch.weight > 0)
+    weight = jnp.ones(len(batch.y)) if batch.weight is None else batch.weight
     summed = jax.tree.map(
         lambda leaf: jnp.tensordot(weight.astype(leaf.dtype), leaf, axes=1), values
     )
