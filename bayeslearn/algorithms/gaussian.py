@@ -178,10 +178,14 @@ class GaussianVI(Algorithm):
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
     def warm_start(self) -> Algorithm | None:
-        """The mean-field posterior: it has found the noise scale and which units are needed."""
+        """The mean-field posterior: it has found the noise scale and which units are needed.
+
+        Long steps throughout: they find better optima of a network, and the noise they leave is
+        this method's to remove.
+        """
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
-        return BayesByBackprop()
+        return BayesByBackprop(decay_steps=2000.0)
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if not hasattr(q, "to_prior"):
