@@ -237,7 +237,7 @@ class _BayesianNN(BaseEstimator):
     def _options(self, rows: _Rows) -> dict[str, Any]:
         batch_size = self.batch_size
         # Merging can leave fewer rows than there were.
-        if isinstance(batch_size, numbers.Integral) and batch_size > len(rows.x):
+        if isinstance(batch_size, int | np.integer) and batch_size > len(rows.x):
             batch_size = len(rows.x)
         return {
             "num_steps": self.num_steps,

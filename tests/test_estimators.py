@@ -160,6 +160,7 @@ def test_log_likelihood_is_in_the_units_of_y(fitted, table):
     np.testing.assert_allclose(fitted.log_likelihood(x, y), by_hand, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_units_do_not_matter(table):
     x, x_new, y, y_new = table
     factors = 10.0 ** np.linspace(-8, 8, x.shape[1])
@@ -364,6 +365,7 @@ def test_the_exact_posterior_in_two_parts_is_that_of_the_whole():
         np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_partial_fit_learns_of_classes_in_advance():
     x, y = problems.two_classes(rows=60)
     order = np.argsort(y, kind="stable")
@@ -428,6 +430,7 @@ def test_pickled_estimators_go_on_learning(fitted, table):
     assert "The prior is the q" in stored.posterior_.notes[0]
 
 
+@pytest.mark.slow
 def test_work_in_other_processes():
     x, y = problems.wiggle(rows=40)
     regressor = bl.BayesianNNRegressor(**{**QUICK, "num_steps": 50})
