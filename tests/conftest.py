@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 
 # Compiling is most of the suite's time, and these problems are too small to repay optimising.
@@ -12,6 +13,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 12
+KEPT_KILOBYTES = 3_000_000
 
 
 def pytest_addoption(parser):
@@ -61,6 +63,14 @@ def _group_for_workers(items):
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         is_walk = item.path.name == "test_contract.py" and name
         item.add_marker(pytest.mark.xdist_group(f"algorithm {name}" if is_walk else str(item.path)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory():
+    """Compiled functions are kept for ever: let go of them between files once they are many."""
+    yield
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > KEPT_KILOBYTES:
+        jax.clear_caches()
 
 
 @pytest.fixture
