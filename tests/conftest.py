@@ -12,7 +12,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 import jax
 import pytest
 
-SLOW_PARTS = 12
+SLOW_PARTS = 16
 KEPT_KILOBYTES = 3_000_000
 
 
@@ -41,6 +41,7 @@ def pytest_report_header(config):
     return f"slow tests: {config.getoption('--slow')}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     _group_for_workers(items)
     wanted = config.getoption("--slow")

@@ -224,7 +224,14 @@ def test_leaves_have_the_frameworks_names(name, wanted):
 # Fitting
 
 
-@pytest.mark.parametrize("name", ["nnx mlp", "linen mlp", "keras mlp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nnx mlp",
+        pytest.param("linen mlp", marks=pytest.mark.slow),
+        pytest.param("keras mlp", marks=pytest.mark.slow),
+    ],
+)
 def test_fit_predict_and_fit_again_without_compiling(name, compiles):
     posterior = bl.fit(model(name), bl.VOGN(), data(name), seed=0, num_steps=30)
     predictive = posterior.predict(X)

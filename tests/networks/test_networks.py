@@ -28,7 +28,7 @@ NETWORKS = {
     "mlp": (nets.MLP([4]), SERIES),
     "cnn": (nets.CNN([2, 3], hidden=[4]), IMAGE),
     "cnn-coloured": (nets.CNN([2], 5, 2, "mean", hidden=[], activation="tanh"), COLOURED),
-    "resnet-group": (nets.ResNet([2, 4]), IMAGE),
+    "resnet": (nets.ResNet([2, 4]), IMAGE),
     "resnet-filter-response": (nets.ResNet([2], norm="filter-response"), COLOURED),
     "rnn": (nets.RNN([3], activation="sin"), SERIES),
     "rnn-deep": (nets.RNN([3, 2], bidirectional=True, output="mean"), PADDED),
@@ -43,13 +43,18 @@ NETWORKS = {
     "bag-temporal": (nets.BagOfFeatures(4, windows=[0.25, 0.5, 1.0]), SERIES),
 }
 walk = pytest.mark.parametrize("name", NETWORKS)
+# Compiling is most of the time: variants of a network take their turn.
+mostly = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if "-" in n else ()) for n in NETWORKS]
+)
 
 
 @functools.cache
 def made(name: str):
     """The network's `apply`, compiled once for all tests, params and an example."""
     network, example = NETWORKS[name]
-    return eqx.filter_jit(network.apply), init(network, example), example
+    with jax.enable_x64(False):  # also for a test in double precision that comes first
+        return eqx.filter_jit(network.apply), init(network, example), example
 
 
 def init(network, example, num_outputs: int = 2, seed: int = 0):
@@ -75,7 +80,7 @@ def test_one_example_and_batches(name):
     np.testing.assert_allclose(apply(params, example), outputs[0], rtol=1e-5, atol=1e-6)
 
 
-@walk
+@mostly
 def test_initialisation_follows_the_key(name):
     apply, params, example = made(name)
     network, _ = NETWORKS[name]
@@ -86,7 +91,7 @@ def test_initialisation_follows_the_key(name):
     assert np.abs(tree.ravel(params)).max() < 5.0
 
 
-@walk
+@mostly
 def test_leaf_names_tell_layers_apart(name):
     _, params, _ = made(name)
     names = tree.leaf_names(params)
@@ -94,7 +99,7 @@ def test_leaf_names_tell_layers_apart(name):
     assert not any("<" in part or "[" in part for part in names)
 
 
-@walk
+@mostly
 def test_gradients(name, x64):
     """Against finite differences in double precision; every leaf has a part in the output."""
     _, params, example = made(name)
@@ -125,8 +130,8 @@ def test_gradients(name, x64):
         assert np.abs(leaf).max() > 0, path
 
 
-@walk
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@mostly
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_computes_in_the_dtype_of_its_weights(name, dtype, x64):
     apply, params, example = made(name)
     example = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), example)
@@ -137,7 +142,7 @@ def test_computes_in_the_dtype_of_its_weights(name, dtype, x64):
     np.testing.assert_allclose(outputs.astype(float), exact, atol=tolerance)
 
 
-@walk
+@mostly
 def test_apply_only_calls_layers(name):
     """A layer wrapped in another that has no weights of its own still serves."""
     apply, params, example = made(name)
@@ -515,7 +520,7 @@ def test_params_without_floats_are_told_apart():
     assert parts.dtype_of(params) == jnp.bfloat16
 
 
-@walk
+@mostly
 def test_a_saved_network_comes_back(name, tmp_path):
     network, example = NETWORKS[name]
     _, params, _ = made(name)
