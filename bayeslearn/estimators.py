@@ -13,9 +13,8 @@ counted, and the order is drawn from the seed. The result then depends on neithe
 nor on whether a row is repeated or weighted, bit for bit. Its rows are filled up with rows of
 weight 0 to one of few sizes, so that folds of nearly the same size are compiled once.
 
-The default method is the cheapest of those with a lower bound that do well on tables as they come:
-on four of scikit-learn's own it scores like VOGN in about half the time, where the methods with a
-full covariance take minutes.
+The default method has a lower bound and a spread to go on learning from, and costs little: on
+scikit-learn's own tables it scores like VOGN in about half the time.
 """
 
 from __future__ import annotations
