@@ -12,7 +12,25 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 import jax
 import pytest
 
-SLOW_PARTS = 16
+SLOW_PARTS = 32
+TURNS = 4
+TURN_FILES = {
+    "test_adapters.py",
+    "test_bayesian_part.py",
+    "test_estimators.py",
+    "test_likelihoods.py",
+    "test_mc_dropout.py",
+    "test_metrics.py",
+    "test_networks.py",
+    "test_plots.py",
+    "test_priors.py",
+    "test_sequential.py",
+    "test_storage.py",
+}
+TURN_TESTS = {
+    "test_fit_repeats_bit_for_bit_at_any_chunk_size_without_compiling_again",
+    "test_the_users_configuration_and_the_networks_dtype_are_untouched",
+}
 KEPT_KILOBYTES = 3_000_000
 
 
@@ -21,12 +39,13 @@ def pytest_addoption(parser):
         "--slow",
         choices=("none", "rotate", "all"),
         default="rotate",
-        help="which slow tests to run: none, one rotating part (default), or all",
+        help="slow tests and those that take turns: a part of both (rotate, the default), only of the"
+        " latter (none), or all",
     )
 
 
 def _part() -> int:
-    """Which part of the slow tests is due: BAYESLEARN_SLOW_PART, else the number of commits."""
+    """Which part of the tests is due: BAYESLEARN_SLOW_PART, else the number of commits."""
     if "BAYESLEARN_SLOW_PART" in os.environ:
         return int(os.environ["BAYESLEARN_SLOW_PART"]) % SLOW_PARTS
     counted = subprocess.run(
@@ -48,13 +67,21 @@ def pytest_collection_modifyitems(config, items):
     if wanted == "all":
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
+    turns = [item for item in items if item not in slow and _takes_turns(item)]
     part = _part()
     chosen = {id(t) for i, t in enumerate(slow) if wanted == "rotate" and i % SLOW_PARTS == part}
-    left_out = [item for item in slow if id(item) not in chosen]
+    chosen |= {id(t) for i, t in enumerate(turns) if i % TURNS == part % TURNS}
+    left_out = [item for item in (*slow, *turns) if id(item) not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = {id(item) for item in left_out}
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def _takes_turns(item) -> bool:
+    """Tests of which a part runs each time: they compile many models, a few seconds each."""
+    name = getattr(item, "originalname", item.name)
+    return item.path.name in TURN_FILES or name in TURN_TESTS
 
 
 def _group_for_workers(items):

@@ -20,7 +20,7 @@ def network_leaves(params):
     return jax.tree.leaves(params["network"])
 
 
-ALWAYS = ("map", "bayes-by-backprop", "hmc", "laplace")
+ALWAYS = ("map", "hmc", "laplace")
 
 
 @pytest.mark.parametrize(

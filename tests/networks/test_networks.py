@@ -43,9 +43,10 @@ NETWORKS = {
     "bag-temporal": (nets.BagOfFeatures(4, windows=[0.25, 0.5, 1.0]), SERIES),
 }
 walk = pytest.mark.parametrize("name", NETWORKS)
-# Compiling is most of the time: variants of a network take their turn.
+# Compiling is most of the time: a network of each kind always, the others in their turn.
+ALWAYS = ("mlp", "cnn", "gru", "tabl", "bag")
 mostly = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if "-" in n else ()) for n in NETWORKS]
+    "name", [pytest.param(n, marks=() if n in ALWAYS else pytest.mark.slow) for n in NETWORKS]
 )
 
 
