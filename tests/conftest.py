@@ -39,8 +39,8 @@ def pytest_addoption(parser):
         "--slow",
         choices=("none", "rotate", "all"),
         default="rotate",
-        help="slow tests and those that take turns: a part of both (rotate, the default), only of the"
-        " latter (none), or all",
+        help="slow tests and those that take turns: a part of both (rotate, the default), a part of"
+        " the latter only (none), or all",
     )
 
 
