@@ -414,9 +414,10 @@ WALKED = {
 }
 SAMPLERS = {"metropolis-hastings", "hmc", "nuts"}
 REFUSES = {
-    "mixture": {"vogn", "vadam", "von", "laplace", "conjugate"},
-    "laplace": {"vogn", "vadam", "von", "laplace", "conjugate"},
-    "learned": {"map", "conjugate", *SAMPLERS},
+    "full": {"mc-dropout"},
+    "mixture": {"vogn", "vadam", "von", "laplace", "mc-dropout", "conjugate"},
+    "laplace": {"vogn", "vadam", "von", "laplace", "mc-dropout", "conjugate"},
+    "learned": {"map", "mc-dropout", "conjugate", *SAMPLERS},
 }
 
 

@@ -49,6 +49,7 @@ from bayeslearn.networks.masked import (
     has_dropout,
     masked_weights,
 )
+from bayeslearn.priors import check_given
 from bayeslearn.tree import Array, PyTree
 
 LOOKS = 8  # masks per row when the objective is measured
@@ -151,6 +152,14 @@ class MCDropout(Algorithm):
         return tuple(sites), tuple(keeps)
 
     def check(self, target: Target, params: PyTree) -> None:
+        check_given(target.prior, self.name, "Learn it with bl.BayesByBackprop() first.")
+        if not target.prior.is_independent:
+            refuse(
+                "prior",
+                Shown("one with correlations"),
+                f"be independent for each weight for {self.name}",
+                "Use bl.priors.Normal(scale=...).",
+            )
         if self._has_own_masks(target):
             self._check_own_masks(target, params)
             return
