@@ -13,7 +13,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 32
-TURNS = 4
+TURNS = 6
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
