@@ -33,7 +33,7 @@ class VON(GaussianVI):
     auto_steps: ClassVar[int] = 500
 
     learning_rate: float = hyper(0.02, "share of the natural step that is taken", above=0)
-    decay_steps: float = hyper(200.0, "steps after which the step size begins to fall", above=0)
+    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
     num_draws: int = hyper(8, "draws of the weights per step", least=1)
     gradient: str = hyper("hessian", "curvature: hessian, gauss-newton; diagonal also others")
 
