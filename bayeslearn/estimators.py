@@ -28,9 +28,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
+from bayeslearn.algorithms import MAP, Algorithm
 from bayeslearn.batches import FULL_BATCH_ROWS
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
 from bayeslearn.fitting import check_algorithm, fit
 from bayeslearn.likelihoods import (
     Bernoulli,
@@ -195,18 +195,13 @@ class _BayesianNN(BaseEstimator):
         return self
 
     def _check_parameters(self) -> Algorithm:
-        if isinstance(self.method, str) and self.method not in ALGORITHMS:
-            refuse("method", self.method, "be one of " + ", ".join(map(repr, ALGORITHMS)))
-        if not isinstance(self.method, str | Algorithm):
-            refuse("method", self.method, 'be an algorithm, such as "vogn" or bl.VOGN()')
+        method = check_algorithm(self.method, "method")
         _check_positive("prior_scale", self.prior_scale)
-        is_whole = isinstance(self.num_samples, numbers.Integral)
-        if not is_whole or isinstance(self.num_samples, bool) or self.num_samples < 1:
-            refuse("num_samples", self.num_samples, "be a whole number of at least 1")
+        check_whole("num_samples", self.num_samples, least=1)
         share = self.validation_fraction
         if share is not None and not (isinstance(share, numbers.Real) and 0 < share < 1):
             refuse("validation_fraction", share, "be None or between 0 and 1")
-        return check_algorithm(self.method)
+        return method
 
     def _one_form(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int) -> _Rows:
         """Rows that count, in an order of their own."""
@@ -273,8 +268,7 @@ class _BayesianNN(BaseEstimator):
     def _sample(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """(n_samples, rows, ...) as the network sees y."""
         predictive = self._predictive(X)
-        if not isinstance(n_samples, numbers.Integral) or n_samples < 1:
-            refuse("n_samples", n_samples, "be a whole number of at least 1")
+        check_whole("n_samples", n_samples, least=1)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return predictive.sample(seed, int(n_samples))
 
@@ -285,11 +279,6 @@ class _BayesianNN(BaseEstimator):
         if "posterior_" in state:
             state["posterior_"] = _packed(state["posterior_"])
         return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "posterior_" in state:
-            state = {**state, "posterior_": _unpacked(state["posterior_"])}
-        super().__setstate__(state)
 
     def _repr_html_inner(self) -> str:
         shown = super()._repr_html_inner()
@@ -581,10 +570,6 @@ def _packed(posterior: Posterior) -> Posterior:
         for name, part in (("target", target), ("family", posterior.family))
     }
     return dataclasses.replace(posterior, state=None, **parts)
-
-
-def _unpacked(posterior: Posterior) -> Posterior:
-    return posterior
 
 
 def _summary(posterior: Posterior) -> str:

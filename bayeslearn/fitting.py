@@ -26,7 +26,7 @@ import numpy as np
 from bayeslearn import batches, tree
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.algorithms.joint import Joint
-from bayeslearn.errors import ArgumentError, DivergenceError, Shown, refuse
+from bayeslearn.errors import ArgumentError, DivergenceError, Shown, check_whole, refuse
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
@@ -747,28 +747,22 @@ def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str,
     return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
 
 
-def check_algorithm(algorithm: Any) -> Algorithm:
+def check_algorithm(algorithm: Any, argument: str = "algorithm") -> Algorithm:
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
-            refuse("algorithm", algorithm, "be one of " + ", ".join(map(repr, ALGORITHMS)))
+            refuse(argument, algorithm, "be one of " + ", ".join(map(repr, ALGORITHMS)))
         return ALGORITHMS[algorithm]()
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        refuse("algorithm", algorithm, "be an object", f"Write bl.{algorithm.__name__}().")
+        refuse(argument, algorithm, "be an object", f"Write bl.{algorithm.__name__}().")
     if not isinstance(algorithm, Algorithm):
-        refuse("algorithm", algorithm, 'be an algorithm, such as bl.HMC() or "hmc"')
+        refuse(argument, algorithm, 'be an algorithm, such as bl.HMC() or "hmc"')
     return algorithm
 
 
 def check_arguments(algorithm: Algorithm, **given: Any) -> None:
     """Refuse what can be refused by the arguments alone."""
 
-    def whole(name: str, least: int = 1) -> None:
-        value = given[name]
-        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not is_whole or value < least:
-            refuse(name, value, f"be a whole number of at least {least}")
-
-    whole("seed", least=0)
+    check_whole("seed", given["seed"], least=0)
     if algorithm.is_sampler:
         remedies = {
             "num_steps": "Set num_warmup, num_samples and thin on the algorithm.",
@@ -786,10 +780,10 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
         refuse("num_chains", given["num_chains"], must)
     for name in ("num_steps", "batch_size", "patience"):
         if not (given[name] is None or (isinstance(given[name], str) and given[name] == "auto")):
-            whole(name)
+            check_whole(name, given[name], least=1)
     for name in ("num_chains", "num_data", "eval_every", "chunk_size"):
         if given[name] is not None:
-            whole(name)
+            check_whole(name, given[name], least=1)
     if given["callback"] is not None and not callable(given["callback"]):
         refuse("callback", given["callback"], "be a function")
 

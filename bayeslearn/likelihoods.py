@@ -106,15 +106,28 @@ class Likelihood(eqx.Module):
         return self
 
 
-class Gaussian(Likelihood):
+class _Columns(Likelihood):
+    """What likelihoods of a table of numbers share: y is (rows, columns)."""
+
+    kind: ClassVar[str] = "regression"
+
+    columns: eqx.AbstractVar[int | None]
+
+    def check(self, y: np.ndarray) -> np.ndarray:
+        return _table(y, self.columns)[0]
+
+    @property
+    def num_outputs(self) -> int:
+        return int(self.columns or 1)
+
+
+class Gaussian(_Columns):
     """Gaussian noise around the network's output.
 
     `noise_scale` is its standard deviation when it is known (one number, or one per column of
     y). Left out, its logarithm is learned along with the weights, one per column, with the prior
     Normal(log sd(y), `noise_prior_scale`). Aleatoric uncertainty is the noise variance.
     """
-
-    kind: ClassVar[str] = "regression"
 
     noise_scale: Any = None
     noise_prior_scale: float = 1.0
@@ -140,13 +153,6 @@ class Gaussian(Likelihood):
             is_vector=np.ndim(y) == 1,
         )
         return bound, table
-
-    def check(self, y: np.ndarray) -> np.ndarray:
-        return _table(y, self.columns)[0]
-
-    @property
-    def num_outputs(self) -> int:
-        return int(self.columns or 1)
 
     def init(self) -> Params:
         return {} if self.center is None else {"log_noise_scale": self.center}
@@ -181,7 +187,7 @@ class Gaussian(Likelihood):
         return outputs + self.std(params, outputs.dtype) * noise
 
 
-class HeteroscedasticGaussian(Likelihood):
+class HeteroscedasticGaussian(_Columns):
     """Gaussian noise whose scale depends on the input.
 
     The network gives two outputs for each column of y: all means first, then for each column how
@@ -190,8 +196,6 @@ class HeteroscedasticGaussian(Likelihood):
     input, however far, makes it overflow. Aleatoric uncertainty is the noise variance, which
     follows the input.
     """
-
-    kind: ClassVar[str] = "regression"
 
     columns: int | None = eqx.field(default=None, static=True, kw_only=True)
     center: Any = eqx.field(default=None, kw_only=True)
@@ -202,9 +206,6 @@ class HeteroscedasticGaussian(Likelihood):
         center = jnp.asarray(np.log(_spread(table)), jnp.float64)
         vector = np.ndim(y) == 1
         return HeteroscedasticGaussian(columns=columns, center=center, is_vector=vector), table
-
-    def check(self, y: np.ndarray) -> np.ndarray:
-        return _table(y, self.columns)[0]
 
     @property
     def num_outputs(self) -> int:
@@ -241,7 +242,7 @@ class HeteroscedasticGaussian(Likelihood):
         return jnp.diag(jnp.concatenate([jnp.exp(-2.0 * self.log_std(outputs)), 2.0 * slope**2]))
 
 
-class MultivariateGaussian(Likelihood):
+class MultivariateGaussian(_Columns):
     r"""Gaussian noise that is correlated between the columns of y.
 
     `cov` is its covariance when it is known: (columns, columns), positive definite. Left out, it
@@ -264,8 +265,6 @@ class MultivariateGaussian(Likelihood):
     Aleatoric uncertainty is the covariance's diagonal, averaged over draws or q. A prediction
     under q(cov) is the multivariate t that integrates it out.
     """
-
-    kind: ClassVar[str] = "regression"
 
     cov: Any = None
     degrees: Any = None
@@ -319,13 +318,6 @@ class MultivariateGaussian(Likelihood):
             dof=jnp.asarray(degrees + len(table), jnp.float64),
         )
         return bound, table
-
-    def check(self, y: np.ndarray) -> np.ndarray:
-        return _table(y, self.columns)[0]
-
-    @property
-    def num_outputs(self) -> int:
-        return int(self.columns or 1)
 
     # The noise of one observation
 

@@ -39,8 +39,7 @@ class Predictive:
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
         self.is_discrete: bool = target.likelihood.is_discrete
-        has_cdf = self.kind != "regression" or hasattr(target.likelihood, "cdf")
-        self._by_samples = not has_cdf
+        self._by_samples = self.kind == "regression" and not hasattr(target.likelihood, "cdf")
 
     def __repr__(self) -> str:
         return f"Predictive({self.kind}, rows={self.num_rows}, draws={self.num_samples})"

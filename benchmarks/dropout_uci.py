@@ -23,15 +23,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from faithfulness import uci_problem
+from faithfulness import uci_problem, write_cell
 
 RESULTS = Path(__file__).parent / "results" / "dropout_uci"
 # Gal and Ghahramani 2016, Table 1, with the standard errors of Khan et al. 2018, Table 1.
@@ -89,8 +87,6 @@ def run_cell(name: str, split: int, data: Path) -> None:
     path = RESULTS / f"{name}__{split}.json"
     if path.exists():
         return
-    import jax
-
     from bayeslearn import metrics
 
     _, train, (x, y), scale = uci_problem(data, name, split)
@@ -109,14 +105,8 @@ def run_cell(name: str, split: int, data: Path) -> None:
         "tried": tried,
         "notes": list(posterior.notes),
         "seconds": time.perf_counter() - began,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_text(json.dumps(result, indent=1))
-    partial.replace(path)
+    write_cell(path, result)
     told = {key: value for key, value in result.items() if isinstance(value, float)}
     print(f"{name:9s} {split:2d} ", *(f"{k} {v:.3f}" for k, v in told.items()), flush=True)
 

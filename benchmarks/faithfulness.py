@@ -252,12 +252,25 @@ def split_rhat(posterior, x: np.ndarray) -> float:
     return float(np.sqrt(((half - 1) / half * within + between / half) / within).max())
 
 
+def write_cell(path: Path, result: dict) -> None:
+    """A result with versions and device, whole or not at all."""
+    import jax
+
+    where = {
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        "python": platform.python_version(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    partial.write_text(json.dumps(result | where, indent=1))
+    partial.replace(path)
+
+
 def run_cell(problem: str, label: str, split: int, data: Path | None) -> None:
     path = RESULTS / f"{problem}__{label}__{split}.json"
     if path.exists():
         return
-    import jax
-
     import bayeslearn as bl
 
     try:
@@ -267,18 +280,7 @@ def run_cell(problem: str, label: str, split: int, data: Path | None) -> None:
             result = exact_cell(problem, label, split, data)
     except (bl.BayesLearnError, ArithmeticError) as error:
         result = {"failed": f"{type(error).__name__}: {error}"}
-    result |= {
-        "problem": problem,
-        "method": label,
-        "split": split,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
-    }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_text(json.dumps(result, indent=1))
-    partial.replace(path)
+    write_cell(path, result | {"problem": problem, "method": label, "split": split})
     print(f"{problem:10s} {label:18s} {split} {json.dumps(result)[:150]}", flush=True)
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
-from faithfulness import read_table
+from faithfulness import read_table, write_cell
 
 RESULTS = Path(__file__).parent / "results" / "gaps"
 
@@ -41,8 +40,6 @@ def run_cell(data: Path, name: str, method: str, split: int) -> None:
     path = RESULTS / f"{name}__{method}__{split}.json"
     if path.exists():
         return
-    import jax
-
     import bayeslearn as bl
 
     train, gap, outside = gap_problem(data, name, split)
@@ -63,14 +60,8 @@ def run_cell(data: Path, name: str, method: str, split: int) -> None:
         "method": method,
         "split": split,
         "seconds": time.perf_counter() - began,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(found, indent=1))
-    partial.replace(path)
+    write_cell(path, found)
     ratio = found["epistemic_gap"] / found["epistemic_outside"]
     print(f"{name:9s} {method:18s} {split} ratio {ratio:.2f} {found['seconds']:.0f} s", flush=True)
 

@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config, items):
     if wanted == "all":
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
-    turns = [item for item in items if item not in slow and _takes_turns(item)]
+    turns = [i for i in items if not i.get_closest_marker("slow") and _takes_turns(i)]
     part = _part()
     chosen = {id(t) for i, t in enumerate(slow) if wanted == "rotate" and i % SLOW_PARTS == part}
     chosen |= {id(t) for i, t in enumerate(turns) if i % TURNS == part % TURNS}

@@ -1,5 +1,7 @@
 """A posterior over a part of the network: other leaves are trained and held, or trained along."""
 
+import contextlib
+
 import jax
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def test_every_method_covers_the_named_leaves_only(name):
     else:
         algorithm = algorithm()
     partial = model(bayesian=LAST)
-    with pytest.warns() if algorithm.is_sampler else _nothing():
+    with pytest.warns() if algorithm.is_sampler else contextlib.nullcontext():
         posterior = bl.fit(partial, algorithm, (X, Y), seed=0, **options)
     if name == "map":
         assert posterior.target.held is None
@@ -55,14 +57,6 @@ def test_every_method_covers_the_named_leaves_only(name):
     assert np.all(np.isfinite(predictive.mean))
     assert np.all(np.isfinite(predictive.log_prob(Y)))
     assert predictive.epistemic.max() > 0
-
-
-class _nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *args):
-        return False
 
 
 def test_held_leaves_give_the_conjugate_posterior_of_the_last_layer():
