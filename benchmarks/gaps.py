@@ -1,6 +1,7 @@
 """Does doubt grow where there are no data? Epistemic uncertainty inside and outside a gap.
 
     python benchmarks/gaps.py run --data DIR [--methods ngvi ...] [--sets yacht ...]
+        [--splits 0 ...]
     python benchmarks/gaps.py table
 
 On a gap split the middle third of one column's values is held out (Foong et al. 2019). A tenth of
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the data sets and splits/")
     parser.add_argument("--methods", nargs="*", default=["bayes-by-backprop", "ngvi"])
     parser.add_argument("--sets", nargs="*", default=["yacht", "concrete"])
+    parser.add_argument("--splits", nargs="*", type=int, help="all unless said")
     arguments = parser.parse_args()
     if arguments.what == "run":
         if arguments.data is None:
@@ -97,7 +99,7 @@ def main() -> None:
         for name in arguments.sets:
             splits = len(np.load(arguments.data / "splits" / f"{name}_gap.npz").files) - 1
             for method in arguments.methods:
-                for split in range(splits):
+                for split in arguments.splits or range(splits):
                     run_cell(arguments.data, name, method, split)
     print(table())
 
