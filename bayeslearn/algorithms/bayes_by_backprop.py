@@ -30,14 +30,12 @@ from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients.curvature import starting_prec
+from bayeslearn.gradients.score import averaged
 from bayeslearn.model import Batch, Target
 from bayeslearn.priors import check_gaussian
 from bayeslearn.tree import Array, PyTree
 
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
-
-
-AVERAGED = 100  # steps over which the returned zeta is averaged
 
 
 class BayesByBackpropState(NamedTuple):
@@ -76,7 +74,7 @@ class BayesByBackprop(Algorithm):
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
     learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
+    decay_steps: float = hyper(2000.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(4, "draws of the weights per step", least=1)
     antithetic: bool = hyper(True, "draw in mirrored pairs, which halves the mean's noise or more")
@@ -152,10 +150,7 @@ class BayesByBackprop(Algorithm):
             gradient, state.optimizer_state, state.zeta
         )
         zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
-        newest = jnp.maximum(1.0 / AVERAGED, 1.0 / (1.0 + state.count))
-        average = jax.tree.map(
-            lambda a, z: a + (newest * (z - a)).astype(a.dtype), state.average, zeta
-        )
+        average = averaged(state.average, zeta, state.count)
         return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
 
     def _draw(self, key: Array, q: Any) -> PyTree:

@@ -185,7 +185,7 @@ class GaussianVI(Algorithm):
         """
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
-        return BayesByBackprop(decay_steps=2000.0)
+        return BayesByBackprop()
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if not hasattr(q, "to_prior"):

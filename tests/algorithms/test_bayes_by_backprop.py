@@ -144,12 +144,13 @@ def test_any_reparametrised_q():
         mean = tree.ravel(params)
         return FullGaussian(mean, 0.1 * jnp.eye(mean.size, dtype=mean.dtype), unravel)
 
-    algorithm = bl.BayesByBackprop(q=full)
+    # Long steps of Adam, which networks want, do not die with the noise.
+    algorithm = bl.BayesByBackprop(q=full, decay_steps=200.0)
     posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0)
     factor = np.tril(posterior.family.factor)
     error = np.linalg.norm(factor @ factor.T - problem.cov)
-    assert error < 1e-3 * np.linalg.norm(problem.cov)
-    assert np.all(np.abs(posterior.family.mean - problem.mean) < 1e-3 * problem.std)
+    assert error < 1e-8 * np.linalg.norm(problem.cov)
+    assert np.all(np.abs(posterior.family.mean - problem.mean) < 1e-8 * problem.std)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", optax.adam(1e-2)])
