@@ -5,12 +5,12 @@
   const isRegression = contents.task === "regression";
   const target = contents.settings.target || "y";
   const tip = document.getElementById("tip");
-  const WIDTH = 360, HEIGHT = 236, LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 38;
+  const WIDTH = 360, HEIGHT = 236, LEFT = 58, RIGHT = 17, TOP = 8, BOTTOM = 38;
 
   // Making elements. Text is only ever set as text, so that no name can become markup.
 
   const make = (tag, attributes = {}, ...children) => {
-    const svg = ["svg", "g", "path", "line", "rect", "circle", "text", "title"].includes(tag);
+    const svg = ["svg", "g", "path", "line", "rect", "circle", "text", "title", "clipPath"].includes(tag);
     const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag)
       : document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -76,7 +76,7 @@
       svg.append(make("line", { class: "grid", x1: px, x2: px, y1: TOP, y2: height - BOTTOM }),
         make("text", { x: px, y: height - BOTTOM + 14, "text-anchor": "middle" }, label(x, v)));
     }
-    for (const [at, v] of y.names ? [] : ticks(sy.low, sy.high, y.isLog, 5)) {
+    for (const [at, v] of y.names ? [] : ticks(sy.low, sy.high, y.isLog, 6)) {
       const py = height - BOTTOM + (at - sy.low) / (sy.high - sy.low || 1) * (TOP - height + BOTTOM);
       svg.append(make("line", { class: "grid", x1: left, x2: WIDTH - RIGHT, y1: py, y2: py }),
         make("text", { x: left - 5, y: py + 4, "text-anchor": "end" }, label(y, v)));
@@ -89,12 +89,13 @@
     if (y.label) svg.append(make("text", {
       transform: `translate(11 ${(TOP + height - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle",
     }, clip(y.label, 34)));
+    const id = `plot${++count}`;
     const plot = make("g");
-    svg.append(plot);
+    svg.append(make("clipPath", { id }, make("rect", { x: left, y: TOP, width: WIDTH - RIGHT - left, height: height - BOTTOM - TOP })), plot);
     const mark = (tag, attributes, ...children) => plot.appendChild(make(tag, attributes, ...children));
     const api = {
       svg, sx, sy, mark, left, height,
-      line: (xs, ys, style) => mark("path", { class: `line ${style}`, d: path(xs, ys, sx, sy) }),
+      line: (xs, ys, style) => mark("path", { class: `line ${style}`, d: path(xs, ys, sx, sy), "clip-path": `url(#${id})` }),
       area: (xs, lows, highs, style) => mark("path", {
         class: style, d: `${path(xs, lows, sx, sy)}L${path([...xs].reverse(), [...highs].reverse(), sx, sy).slice(1)}Z`,
       }),
@@ -110,6 +111,7 @@
     draw(api);
     return figure;
   };
+  let count = 0;
   const clip = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
   const path = (xs, ys, sx, sy) => {
     let told = "", pen = "M";
@@ -338,7 +340,7 @@
       chart(host, {
         title: "Where observations fall (PIT)",
         read: "The bars should be level: a hump in the middle means intervals too wide, high ends too narrow, a slope that predictions lie to one side.",
-        x: { label: "share of the predictive distribution below the observation", range: [0, 1], isShare: true },
+        x: { label: "share of the prediction below the observation", range: [0, 1], isShare: true },
         y: { label: "held-out rows", range: [0, 1.08 * Math.max(...share, 1 / each + away)], isShare: true },
         legend: [["area", "bar k0", "this method"], ["guide", "", "calibrated"], ["area", "luck", "95 % by chance"]],
       }, (c) => {
@@ -427,7 +429,7 @@
 
   const run = (host, fit) => {
     const t = fit.trace;
-    if (!t) return;
+    if (!t || t.steps.length < 2) return;
     const isChains = t.kind === "chains", lines = isChains ? t.values : [t.values];
     const all = finite(lines.flat());
     if (!all.length) return;
@@ -437,12 +439,11 @@
       title: isChains ? "Course of the chains" : `Course of the ${t.label === "elbo" ? "lower bound" : t.label}`,
       read: isChains ? "Chains that agree look like one band of noise, without drift and without steps."
         : "It should rise and level off; still rising at the end means that more steps would help. First steps may lie below the picture.",
-      x: { label: isChains ? "draw" : "step", range: [t.steps[0], t.steps[t.steps.length - 1]].map((v, i, both) => i && v === both[0] ? v + 1 : v) },
+      x: { label: isChains ? "draw" : "step", range: [t.steps[0], t.steps[t.steps.length - 1]] },
       y: { label: t.label === "elbo" ? "lower bound (nats)" : t.label, range: [low, high] },
       legend: isChains ? lines.map((_, i) => ["line", kind(i), `chain ${i + 1}`]) : [["line", "k0", "at evaluations"], ...(t.result === null ? [] : [["line", "k1 dashed", "of the result"]])],
     }, (c) => {
-      lines.forEach((values, i) => c.line(t.steps, values.map((v) => v === null || v < low ? null : v), `${kind(i)}${isChains ? " thin" : ""}`));
-      if (lines[0].length === 1) c.dot(t.steps[0], lines[0][0], "k0");
+      lines.forEach((values, i) => c.line(t.steps, values, `${kind(i)}${isChains ? " thin" : ""}`));
       if (t.result !== null && t.result !== undefined && t.result >= low && t.result <= high)
         c.mark("path", { class: "line k1 dashed", d: path([t.steps[0], t.steps[t.steps.length - 1]], [t.result, t.result], c.sx, c.sy) });
     });
@@ -501,52 +502,53 @@
 
   // The methods side by side
 
-  const overview = (host) => {
+  const worth = (host) => {
     const good = contents.table.filter((row) => row.status === "ok" && row.seconds && row.seconds[0] > 0);
     const metric = "log_likelihood";
     const placed = good.filter((row) => row.metrics[metric] && row.metrics[metric][0] !== null);
-    if (placed.length) {
-      const quality = placed.map((row) => row.metrics[metric][0]);
-      const high = Math.max(...quality), middle = quantile(quality, 0.5);
-      const floor = Math.max(Math.min(...quality), high - 4 * Math.max(high - middle, 0.02));
-      const [low, top] = range([floor, high], 0.12), seconds = placed.map((row) => row.seconds[0]);
-      chart(host, {
-        title: "Which methods are worth their cost",
-        read: "Up is better, left is cheaper; on the line are the methods that no other beats in both. Methods far below are drawn at the lower edge.",
-        x: { label: "seconds to fit (logarithmic)", range: [0.7 * Math.min(...seconds), 1.6 * Math.max(...seconds)], isLog: true },
-        y: { label: "log-likelihood per row", range: [low, top] },
-        legend: [["dot", "k1", "recommended"], ["dot", "k0", "on the front"], ["dot", "k7", "others"], ...(floor > Math.min(...quality) ? [["triangle", "k7", "below the picture"]] : [])],
-      }, (c) => {
-        const front = placed.filter((row) => row.pareto && row.metrics[metric][0] >= low).sort((a, b) => a.seconds[0] - b.seconds[0]);
-        c.line(front.map((row) => row.seconds[0]), front.map((row) => row.metrics[metric][0]), "k0 thin");
-        const labels = [];
-        const points = placed.map((row) => {
-          const chosen = row.method === contents.recommended, [mean, error] = row.metrics[metric];
-          const style = chosen ? "k1" : row.pareto ? "k0" : "k7";
-          const px = c.sx(row.seconds[0]), py = c.sy(Math.max(mean, low));
-          if (error && mean >= low) c.mark("path", { class: "axis", "stroke-opacity": 0.5, d: path(Array(2).fill(row.seconds[0]), [Math.max(low, mean - error), Math.min(top, mean + error)], c.sx, c.sy) });
-          const node = mean < low ? c.mark("path", { class: `cell ${style}`, d: `M${px - 5} ${py - 9}h10l-5 9Z` })
-            : c.dot(row.seconds[0], mean, style, chosen ? 6 : 4.5);
-          if (chosen || row.pareto) {
-            const width = 6.1 * row.method.length, right = px + 9 + width > WIDTH;
-            const box = { left: right ? px - 9 - width : px + 9, top: py - 6, width };
-            const free = (b) => labels.every((o) => b.left > o.left + o.width || o.left > b.left + b.width || Math.abs(b.top - o.top) > 11);
-            for (const shift of [0, -11, 11, -22, 22]) if (free({ ...box, top: box.top + shift })) {
-              box.top += shift;
-              labels.push(box);
-              c.mark("text", { class: "name", x: box.left, y: box.top + 10 }, row.method);
-              break;
-            }
+    if (!placed.length) return;
+    const quality = placed.map((row) => row.metrics[metric][0]);
+    const high = Math.max(...quality), middle = quantile(quality, 0.5);
+    const floor = Math.max(Math.min(...quality), high - 4 * Math.max(high - middle, 0.02));
+    const [low, top] = range([floor, high], 0.12), seconds = placed.map((row) => row.seconds[0]);
+    chart(host, {
+      title: "Which methods are worth their cost",
+      read: "Up is better, left is cheaper; on the line are the methods that no other beats in both. Methods far below are drawn at the lower edge.",
+      x: { label: "seconds to fit (logarithmic)", range: [0.7 * Math.min(...seconds), 1.6 * Math.max(...seconds)], isLog: true },
+      y: { label: "log-likelihood per row", range: [low, top] },
+      legend: [["dot", "k1", "recommended"], ["dot", "k0", "on the front"], ["dot", "k7", "others"], ...(floor > Math.min(...quality) ? [["triangle", "k7", "below the picture"]] : [])],
+    }, (c) => {
+      const front = placed.filter((row) => row.pareto && row.metrics[metric][0] >= low).sort((a, b) => a.seconds[0] - b.seconds[0]);
+      c.line(front.map((row) => row.seconds[0]), front.map((row) => row.metrics[metric][0]), "k0 thin");
+      const labels = [];
+      const points = placed.map((row) => {
+        const chosen = row.method === contents.recommended, [mean, error] = row.metrics[metric];
+        const style = chosen ? "k1" : row.pareto ? "k0" : "k7";
+        const px = c.sx(row.seconds[0]), py = c.sy(Math.max(mean, low));
+        if (error && mean >= low) c.mark("path", { class: "axis", "stroke-opacity": 0.5, d: path(Array(2).fill(row.seconds[0]), [Math.max(low, mean - error), Math.min(top, mean + error)], c.sx, c.sy) });
+        const node = mean < low ? c.mark("path", { class: `cell ${style}`, d: `M${px - 5} ${py - 9}h10l-5 9Z` })
+          : c.dot(row.seconds[0], mean, style, chosen ? 6 : 4.5);
+        if (chosen || row.pareto) {
+          const width = 6.1 * row.method.length, right = px + 9 + width > WIDTH;
+          const box = { left: right ? px - 9 - width : px + 9, top: py - 6, width };
+          const free = (b) => labels.every((o) => b.left > o.left + o.width || o.left > b.left + b.width || Math.abs(b.top - o.top) > 11);
+          for (const shift of [0, -11, 11, -22, 22]) if (free({ ...box, top: box.top + shift })) {
+            box.top += shift;
+            labels.push(box);
+            c.mark("text", { class: "name", x: box.left, y: box.top + 10 }, row.method);
+            break;
           }
-          return {
-            x: px, y: py, node, choose: () => choose(row.method, true),
-            tell: () => [make("b", {}, row.method), line(`log-likelihood ${show(mean)}${error ? ` ± ${show(error, 2)}` : ""}`), line(`${show(row.seconds[0], 3)} s`),
-              ...(row.pareto ? [line("on the front: none is both better and cheaper")] : [])],
-          };
-        });
-        askable(c, points, null, "method");
+        }
+        return {
+          x: px, y: py, node, choose: () => choose(row.method, true),
+          tell: () => [make("b", {}, row.method), line(`log-likelihood ${show(mean)}${error ? ` ± ${show(error, 2)}` : ""}`), line(`${show(row.seconds[0], 3)} s`),
+            ...(row.pareto ? [line("on the front: none is both better and cheaper")] : [])],
+        };
       });
-    }
+      askable(c, points, null, "method");
+    });
+  };
+  const cost = (host) => {
     const timed = fits.filter((fit) => fit.wall_time > 0).sort((a, b) => a.wall_time - b.wall_time);
     if (timed.length) chart(host, {
       title: "What a fit cost",
@@ -587,6 +589,7 @@
     run(host, fit);
     chains(host, fit);
     widths(host, fit);
+    if (contents.kind === "fit") cost(host);
     return panel;
   };
   const picker = document.getElementById("method");
@@ -634,9 +637,11 @@
   const table = document.getElementById("methods");
   if (table) sortable(table);
   const section = document.getElementById("overview");
-  overview(section.querySelector(".charts"));
+  if (contents.kind === "comparison") {
+    worth(section.querySelector(".charts"));
+    cost(section.querySelector(".charts"));
+  }
   section.hidden = !section.querySelector("figure");
-  if (contents.kind === "fit") section.querySelector("h2").textContent = "Cost";
   if (fits.length) {
     document.getElementById("details").hidden = false;
     for (const fit of fits) {

@@ -144,9 +144,10 @@ def _lead(contents: dict[str, Any]) -> str:
     parts = [contents["task"].capitalize()]
     if settings.get("file"):
         parts.append(str(settings["file"]))
-    for name, what in (("rows", "rows"), ("held_out", "held out"), ("columns", "columns")):
-        if isinstance(settings.get(name), int):
-            parts.append(f"{settings[name]:,} {what}")
+    for name, what in (("rows", "row"), ("held_out", "held out"), ("columns", "column")):
+        if isinstance(number := settings.get(name), int):
+            plural = "s" if number != 1 and name != "held_out" else ""
+            parts.append(f"{number:,} {what}{plural}")
     return " · ".join(parts)
 
 
@@ -168,12 +169,12 @@ def _verdict(contents: dict[str, Any]) -> str:
             word = "too few: the error bars are too short"
         else:
             word = "too many: the error bars are longer than they need be"
-        told.append(f"Of {rows} held-out rows {share:.0%} lie inside their 90 % interval, {word}.")
+        told.append(f"Of {rows} held-out rows {100 * share:.0f} % lie inside their 90 % interval, {word}.")
     if "accuracy" in scores and scores["accuracy"][0] is not None:
-        told.append(f"{scores['accuracy'][0]:.1%} of the held-out rows were put in their class.")
+        told.append(f"{100 * scores['accuracy'][0]:.1f} % of the held-out rows were put in their class.")
         if scores.get("ece", [None])[0] is not None:
             told.append(
-                f"Stated probabilities were off by {scores['ece'][0]:.1%} on average"
+                f"Stated probabilities were off by {100 * scores['ece'][0]:.1f} % on average"
                 " (calibration error)."
             )
     return "<h2>In short</h2><p>" + escape(" ".join(told)) + "</p>" if told else ""
@@ -313,7 +314,7 @@ def _pairs(told: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return f"<dl>{_pairs(value)}</dl>"
+        return "; ".join(f"{escape(str(name))} {_value(part)}" for name, part in value.items())
     if isinstance(value, list):
         rest = f" and {len(value) - NAMES_SHOWN:,} more" if len(value) > NAMES_SHOWN else ""
         return ", ".join(_value(part) for part in value[:NAMES_SHOWN]) + rest
