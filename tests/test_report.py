@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -190,14 +191,17 @@ def test_one_method_that_cannot_be_shown_does_not_cost_the_report(of_comparison)
     assert broken["error"].startswith("AttributeError")
 
 
-def test_of_many_rows_some_are_shown(regressor, split):
-    x = pd.concat([split[2]] * 60, ignore_index=True)
-    y = np.tile(split[3], 60)
-    fit = report.from_fit(regressor, *split[:2], x, y)["fits"][0]
-    assert fit["num_rows"] == 2000
-    assert len(fit["rows"]["mean"]) == 200
-    assert fit["rows"]["row"][-1] == len(x)
-    assert sum(fit["pit"]) == 2000
+def test_of_many_rows_some_are_shown(regressor, split, of_fit, monkeypatch):
+    monkeypatch.setattr("bayeslearn.report.contents.SCORED_ROWS", 39)
+    monkeypatch.setattr("bayeslearn.report.contents.SHOWN_ROWS", 20)
+    fit = report.from_fit(regressor, *split)["fits"][0]
+    assert fit["num_rows"] == sum(fit["pit"]) == 39
+    assert len(fit["rows"]["mean"]) == 20
+    assert fit["rows"]["row"][0] == 1
+    assert fit["rows"]["row"][-1] == 40
+    kept = np.array(fit["rows"]["row"]) - 1
+    mean = np.array(of_fit["fits"][0]["rows"]["mean"])[kept]
+    assert fit["rows"]["mean"] == pytest.approx(mean, abs=1e-3 * np.ptp(mean))
 
 
 def test_what_is_no_estimator_or_no_contents_is_refused(split):
@@ -345,8 +349,6 @@ def tried(contents, folder):
         "document.body.append(out); }</script>"
     )
     document, _ = browse(frame, folder)
-    import base64
-
     return json.loads(base64.b64decode(re.search(r'<pre id="found">([^<]*)</pre>', document)[1]))
 
 

@@ -47,9 +47,8 @@ def from_fit(
     if not hasattr(estimator, "posterior_"):
         refuse("estimator", Shown(type(estimator).__name__), "be a fitted estimator of bayeslearn")
     name = estimator.posterior_.algorithm.name
-    fit, scores = _method(
-        name, estimator, (X_train, y_train), (X_test, y_test), SHOWN_ROWS
-    )
+    fit = _method(name, estimator, (X_train, y_train), (X_test, y_test), SHOWN_ROWS)
+    scores = _scores(estimator, X_test, y_test)
     names = _column_names(estimator)
     seed = estimator.random_state
     told = {
@@ -90,7 +89,7 @@ def from_comparison(comparison: Any) -> dict[str, Any]:
     fits = []
     for name, estimator in comparison.fitted.items():
         try:
-            fit, _ = _method(name, estimator, (x_train, y_train), (x_test, y_test), shown)
+            fit = _method(name, estimator, (x_train, y_train), (x_test, y_test), shown)
         except Exception as error:  # one method must not cost the report of the others
             first = (str(error).splitlines() or [""])[0]
             fit = {"method": name, "error": f"{type(error).__name__}: {first}"}
@@ -106,12 +105,10 @@ def from_comparison(comparison: Any) -> dict[str, Any]:
 
 def _method(
     name: str, estimator: Any, train: tuple[Any, Any], test: tuple[Any, Any], shown: int
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """One method's part of the page, and its scores."""
+) -> dict[str, Any]:
+    """One method's part of the page."""
     x_train, y_train = estimator._read(*train, first=False)
-    x, y = estimator._read(*test, first=False)
-    kept = _spread_out(len(x), SCORED_ROWS)
-    x, y = x[kept], y[kept]
+    x, y, kept = _judged(estimator, *test)
     predictive = estimator._predictive_at(x)
     chosen = _spread_out(len(x), shown)
     posterior = estimator.posterior_
@@ -129,9 +126,38 @@ def _method(
         "widths": _widths(posterior),
     }
     view = _regression if _task(estimator) == "regression" else _classification
-    part, scores = view(estimator, predictive, x_train, y_train, x, y, chosen)
+    part = view(estimator, predictive, x_train, y_train, x, y, chosen)
     part["rows"]["row"] = (kept[chosen] + 1).tolist()
-    return about | part, scores
+    return about | part
+
+
+def _judged(estimator: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Held-out rows that are looked at, and their places among all."""
+    x, y = estimator._read(X, y, first=False)
+    kept = _spread_out(len(x), SCORED_ROWS)
+    return x[kept], y[kept], kept
+
+
+def _scores(estimator: Any, X: Any, y: Any) -> dict[str, float]:
+    x, y, _ = _judged(estimator, X, y)
+    predictive, observed = estimator._predictive_at(x), estimator._to_network(y)
+    log_likelihood = metrics.log_likelihood(predictive, observed)
+    if _task(estimator) == "classification":
+        return {
+            "accuracy": metrics.accuracy(predictive, observed),
+            "log_likelihood": log_likelihood,
+            "ece": metrics.ece(predictive, observed),
+            "brier": metrics.brier(predictive, observed),
+        }
+    scaling = estimator.y_scaling_
+    scores = {
+        "rmse": float(np.sqrt(np.mean((scaling.undo(predictive.mean) - y) ** 2))),
+        "log_likelihood": log_likelihood - float(np.sum(np.log(scaling.scale))),
+        "coverage90": metrics.coverage(predictive, observed, LEVEL),
+    }
+    if y.shape[1] == 1:  # of several columns the units differ
+        scores["crps"] = metrics.crps(predictive, observed) * scaling.scale[0]
+    return scores
 
 
 def _regression(
@@ -142,15 +168,14 @@ def _regression(
     x: np.ndarray,
     y: np.ndarray,
     chosen: np.ndarray,
-) -> tuple[dict[str, Any], dict[str, float]]:
+) -> dict[str, Any]:
     """In the units of y; charts are of its first column."""
-    scaling = estimator.y_scaling_
-    center, scale = scaling.mean[0], scaling.scale[0]
-    observed = estimator._to_network(y)
+    center, scale = estimator.y_scaling_.mean[0], estimator.y_scaling_.scale[0]
     std = predictive.std
-    pit = metrics.pit(predictive, observed)
+    pit = metrics.pit(predictive, estimator._to_network(y))
+    shown = predictive if len(chosen) == len(x) else estimator._predictive_at(x[chosen])
     edges = np.linspace(-REACH, REACH, BINS + 1)
-    steps = [predictive.cdf(predictive.mean + edge * std)[chosen, 0] for edge in edges]
+    steps = [shown.cdf(shown.mean + edge * shown.std)[:, 0] for edge in edges]
     ends = [end[:, 0] * scale + center for end in predictive.interval(LEVEL)]
     mean = predictive.mean[:, 0] * scale + center
     doubts = [np.sqrt(part[:, 0]) * scale for part in (predictive.epistemic, predictive.aleatoric)]
@@ -168,23 +193,13 @@ def _regression(
     levels = np.linspace(0.0, 1.0, 41)
     covered = np.searchsorted(inner, levels, side="right") / len(inner)
     counts = np.histogram(pit[:, 0], bins=10, range=(0.0, 1.0))[0]
-    where = _band(estimator, x_train, y_train, x, y[:, 0] - mean, chosen)
-    scores = {
-        "rmse": float(np.sqrt(np.mean((estimator.y_scaling_.undo(predictive.mean) - y) ** 2))),
-        "log_likelihood": metrics.log_likelihood(predictive, observed)
-        - float(np.sum(np.log(scaling.scale))),
-        "coverage90": metrics.coverage(predictive, observed, LEVEL),
-    }
-    if y.shape[1] == 1:  # of several columns the units differ
-        scores["crps"] = metrics.crps(predictive, observed) * scale
-    part = {
+    return {
         "rows": rows,
-        "where": where,
+        "where": _band(estimator, x_train, y_train, x, y[:, 0] - mean, chosen),
         "calibration": {"levels": _short(levels), "covered": _short(covered)},
         "pit": counts.tolist(),
         "outputs": y.shape[1],
     }
-    return part, scores
 
 
 def _classification(
@@ -195,7 +210,7 @@ def _classification(
     x: np.ndarray,
     y: np.ndarray,
     chosen: np.ndarray,
-) -> tuple[dict[str, Any], dict[str, float]]:
+) -> dict[str, Any]:
     observed = estimator._to_network(y)
     probs = predictive.probs
     told = []
@@ -215,7 +230,7 @@ def _classification(
     bins = metrics.reliability(predictive, observed)
     surest = metrics.selective(predictive, observed)
     kept = _spread_out(len(surest.kept), TRACE)
-    part = {
+    return {
         "rows": rows,
         "classes": [str(label) for label in estimator.classes_],
         "where": _classes_where(estimator, x_train, x, chosen),
@@ -226,13 +241,6 @@ def _classification(
         },
         "selective": {"kept": _short(surest.kept[kept]), "risk": _short(surest.risk[kept])},
     }
-    scores = {
-        "accuracy": metrics.accuracy(predictive, observed),
-        "log_likelihood": metrics.log_likelihood(predictive, observed),
-        "ece": bins.error,
-        "brier": metrics.brier(predictive, observed),
-    }
-    return part, scores
 
 
 # Over the inputs

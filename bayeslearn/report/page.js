@@ -602,7 +602,7 @@
     fill(fit);
     for (const row of document.querySelectorAll("#methods tbody tr")) row.classList.toggle("shown", row.dataset.method === name);
     if (go) {
-      history.replaceState(null, "", `#method=${encodeURIComponent(name)}`);
+      location.hash = `method=${encodeURIComponent(name)}`;
       document.getElementById("details").scrollIntoView();
       picker.focus({ preventScroll: true });
     }

@@ -169,9 +169,13 @@ def _verdict(contents: dict[str, Any]) -> str:
             word = "too few: the error bars are too short"
         else:
             word = "too many: the error bars are longer than they need be"
-        told.append(f"Of {rows} held-out rows {100 * share:.0f} % lie inside their 90 % interval, {word}.")
+        told.append(
+            f"Of {rows} held-out rows {100 * share:.0f} % lie inside their 90 % interval, {word}."
+        )
     if "accuracy" in scores and scores["accuracy"][0] is not None:
-        told.append(f"{100 * scores['accuracy'][0]:.1f} % of the held-out rows were put in their class.")
+        told.append(
+            f"{100 * scores['accuracy'][0]:.1f} % of the held-out rows were put in their class."
+        )
         if scores.get("ece", [None])[0] is not None:
             told.append(
                 f"Stated probabilities were off by {100 * scores['ece'][0]:.1f} % on average"
