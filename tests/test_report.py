@@ -282,14 +282,15 @@ for (const name of ["error", "warn"]) console[name] = (...told) => failures.push
 ACTIONS = """
 addEventListener("load", () => {
   const found = {failures, width: innerWidth, scroll: document.documentElement.scrollWidth};
-  const order = () => [...document.querySelectorAll("#methods tbody tr")].map((r) => r.dataset.method);
+  const order = () =>
+    [...document.querySelectorAll("#methods tbody tr")].map((r) => r.dataset.method);
   const sorts = () => [...document.querySelectorAll("#methods thead th")].map((h) => h.ariaSort);
   const head = (name) => [...document.querySelectorAll("#methods thead button")]
     .find((b) => b.textContent === name);
   const panel = () => document.querySelector(".panel:not([hidden])");
   const press = (node, key) =>
     node.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
-  found.titles = [...panel().querySelectorAll("figure h3")].map((h) => h.textContent);
+  found.titles = [...panel().querySelectorAll("figure h4")].map((h) => h.textContent);
   found.nan = document.body.innerHTML.match(/="[^"]*(NaN|undefined|Infinity)[^"]*"/g) || [];
   const asked = panel().querySelector("svg[tabindex]"), tip = document.getElementById("tip");
   asked.focus();
@@ -300,15 +301,18 @@ addEventListener("load", () => {
   press(document, "Escape");
   found.tipGone = tip.hidden;
   if (head("seconds")) {
+    found.atFirst = sorts();
     head("seconds").click(); found.bySeconds = order(); found.sorts = sorts();
     head("seconds").click(); found.bySecondsDown = order();
+    head("log-likelihood").click(); found.byMerit = order();
+    head("90 % coverage").click(); found.byCoverage = sorts();
     head("method").click(); found.byName = order();
     const picker = document.getElementById("method");
     found.options = [...picker.options].map((o) => o.value);
     found.first = panel().querySelector("h3").textContent;
     picker.value = "hmc"; picker.dispatchEvent(new Event("change"));
     found.second = panel().querySelector("h3").textContent;
-    found.chains = [...panel().querySelectorAll("figure h3")].map((h) => h.textContent);
+    found.chains = [...panel().querySelectorAll("figure h4")].map((h) => h.textContent);
     [...document.querySelectorAll(".pick")].find((b) => b.textContent === "laplace").click();
     found.third = panel().querySelector("h3").textContent;
     found.hash = location.hash;
@@ -374,7 +378,7 @@ def test_charts_of_a_regression(used):
     assert used["failures"] == []
     assert used["nan"] == []
     assert used["titles"] == [
-        "Prediction along the data's main direction",
+        "Prediction along the main direction",
         "Calibration of the intervals",
         "Where observations fall (PIT)",
         "Intervals against errors",
@@ -411,8 +415,11 @@ def test_the_table_sorts_and_keeps_failures_last(used):
     assert used["bySeconds"] == ["map", "laplace", "hmc", "nuts"]
     assert used["bySecondsDown"] == ["hmc", "laplace", "map", "nuts"]
     assert used["byName"] == ["hmc", "laplace", "map", "nuts"]
-    assert used["sorts"].count("ascending") == 1
-    assert used["sorts"].count("none") == len(used["sorts"]) - 1
+    assert used["byMerit"] == ["laplace", "hmc", "map", "nuts"]
+    # What a screen reader is told is the order of the numbers, whichever end is the better one.
+    for sorts, word in (("atFirst", "descending"), ("sorts", "ascending"), ("byCoverage", "other")):
+        assert used[sorts].count(word) == 1
+        assert used[sorts].count("none") == len(used[sorts]) - 1
 
 
 @in_a_browser

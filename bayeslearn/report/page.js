@@ -18,6 +18,7 @@
     return node;
   };
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+  const short = (v) => compact.format(v).replace("-", "−");
   const show = (v, digits = 4) => {
     if (v === null || v === undefined) return "–";
     const size = Math.abs(v);
@@ -55,7 +56,7 @@
     }
     const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((s) => s * power).find((s) => s >= raw);
-    for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k++) found.push([k * step, k * step]);
+    for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k++) found.push([k * step, k * step || 0]);
     return found;
   };
 
@@ -70,7 +71,7 @@
       return scale;
     };
     const sx = of(x, left, WIDTH - RIGHT), sy = of(y, height - BOTTOM, TOP);
-    const label = (axis, v) => axis.isShare ? `${Math.round(100 * v)} %` : compact.format(v).replace("-", "−");
+    const label = (axis, v) => axis.isShare ? `${Math.round(100 * v)} %` : short(v);
     for (const [at, v] of x.names ? [] : ticks(sx.low, sx.high, x.isLog, 6)) {
       const px = left + (at - sx.low) / (sx.high - sx.low || 1) * (WIDTH - RIGHT - left);
       svg.append(make("line", { class: "grid", x1: px, x2: px, y1: TOP, y2: height - BOTTOM }),
@@ -105,11 +106,11 @@
         return mark("path", { class: `cross ${style}`, d: `M${px - r} ${py - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}` });
       },
     };
-    const figure = make("figure", {}, make("h3", {}, title), make("figcaption", {}, read), svg);
-    if (legend.length) figure.append(make("ul", { class: "legend" }, ...legend.map(key)));
-    host.append(figure);
+    const below = make("div", {});
+    if (legend.length) below.append(make("ul", { class: "legend" }, ...legend.map(key)));
+    host.append(make("figure", {}, make("h4", {}, title), make("figcaption", {}, read), svg, below));
     draw(api);
-    return figure;
+    return below;
   };
   let count = 0;
   const clip = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
@@ -219,8 +220,8 @@
     const at = place(rows.observed[i]);
     svg.append(make("line", { class: "axis", x1: 4, x2: 196, y1: 52, y2: 52 }),
       make("path", { class: "line k1", d: `M${at} 2V52` }));
-    svg.append(make("text", { x: 4, y: 64 }, compact.format(rows.mean[i] - reach * rows.std[i])),
-      make("text", { x: 196, y: 64, "text-anchor": "end" }, compact.format(rows.mean[i] + reach * rows.std[i])));
+    svg.append(make("text", { x: 4, y: 64 }, short(rows.mean[i] - reach * rows.std[i])),
+      make("text", { x: 196, y: 64, "text-anchor": "end" }, short(rows.mean[i] + reach * rows.std[i])));
     return svg;
   };
   const classBars = (fit, i) => {
@@ -258,9 +259,9 @@
     if (w.kind === "band") {
       const [low, high] = range([...w.low, ...w.high, ...w.heights]);
       chart(host, {
-        title: w.is_whole ? `Prediction of ${clip(target, 24)}` : "Prediction along the data's main direction",
+        title: w.is_whole ? `Prediction of ${clip(target, 24)}` : "Prediction along the main direction",
         read: w.is_whole ? "Nine in ten dots should lie in the pale band; the dark band, doubt about the mean, should widen where there are no data."
-          : "A line through the middle of the data; dots are held-out rows with what their other columns explain taken off. Nine in ten should lie in the band.",
+          : "A line through the middle of the data, along their first principal component; dots are held-out rows with what their other columns explain taken off. Nine in ten should lie in the band.",
         x: { label: w.label, range: [w.at[0], w.at[w.at.length - 1]] },
         y: { label: target, range: [low, high] },
         legend: [["area", "area k0", "90 % of observations"], ["area", "bar k0", "90 % for the mean"], ["line", "k0", "mean"], ["dot", "k1", "held-out row"],
@@ -306,7 +307,7 @@
       });
     } else {
       chart(host, {
-        title: w.is_whole ? "Class probabilities" : "Class probabilities along the data's main direction",
+        title: w.is_whole ? "Class probabilities" : "Probabilities along the main direction",
         read: `Curves lie near 0 or 1 where the method is sure. Dots are held-out rows at the probability given to their true class${w.is_whole ? "" : " (by all columns, so they need not lie on a curve)"}: the higher the better.`,
         x: { label: w.label, range: [w.at[0], w.at[w.at.length - 1]] },
         y: { label: "probability", range: [-0.03, 1.03], isShare: true },
@@ -452,7 +453,7 @@
   const chains = (host, fit) => {
     const k = fit.chains;
     if (!k) return;
-    if (k.error) { host.append(make("figure", {}, make("h3", {}, "R-hat and effective sample sizes"), make("figcaption", {}, k.error))); return; }
+    if (k.error) { host.append(make("figure", {}, make("h4", {}, "R-hat and effective sample sizes"), make("figcaption", {}, k.error))); return; }
     const all = [...k.predictions.rhat, ...k.weights.rhat];
     const table = (rows) => make("table", { class: "facts" }, make("thead", {}, make("tr", {}, ...["", "worst R-hat", "least bulk ESS", "least tail ESS"].map((h) => make("th", { scope: "col" }, h)))),
       make("tbody", {}, ...rows.map(([head, ...cells]) => make("tr", {}, make("th", { scope: "row" }, head), ...cells.map((v) => make("td", {}, show(v)))))));
@@ -463,8 +464,8 @@
       ["log-density", k.rhat_log_density, null, null]]));
     const said = make("p", { class: "small" }, `${k.chains} chains, ${k.draws} draws in all, ${k.divergences} divergences.`);
     const title = "R-hat and effective sample sizes";
-    if (!all.length) { host.append(make("figure", {}, make("h3", {}, title), make("figcaption", {}, "R-hat needs several chains and at least four draws."), facts, said)); return; }
-    const figure = chart(host, {
+    if (!all.length) { host.append(make("figure", {}, make("h4", {}, title), make("figcaption", {}, "R-hat needs several chains and at least four draws."), make("div", {}, facts, said))); return; }
+    const below = chart(host, {
       title,
       read: "R-hat of the predictions should stay below the limit; weights may lie above it, since hidden units can swap places.",
       x: { label: "quantities, from agreed to not", range: [0, 1], isShare: true },
@@ -476,7 +477,7 @@
       k.predictions.rhat.forEach((v, i, own) => c.dot(at(i, own.length), v, "k0", 3));
       c.mark("path", { class: "line k1 dashed", d: path([0, 1], [k.limit, k.limit], c.sx, c.sy) });
     });
-    figure.append(facts, said);
+    below.append(facts, said);
   };
 
   const widths = (host, fit) => {
@@ -486,7 +487,7 @@
     chart(host, {
       title: "Spread of the weights by layer",
       read: "Standard deviations under the posterior: boxes hold the middle half, lines nine in ten. A layer as wide as its prior has learned little.",
-      height: Math.max(120, 46 + 26 * told.length), left: 112,
+      height: Math.max(HEIGHT, 46 + 26 * told.length), left: 112,
       x: { label: "standard deviation of a weight", range: [0.8 * Math.min(...all), 1.25 * Math.max(...all)], isLog: true },
       y: { range: [-0.6, from + 0.6], names: told.map((w) => clip(w.name, 17)).reverse() },
       legend: [["area", "area k0", "weights of the layer"], ["diamond", "k1", "prior"]],
@@ -550,18 +551,19 @@
   };
   const cost = (host) => {
     const timed = fits.filter((fit) => fit.wall_time > 0).sort((a, b) => a.wall_time - b.wall_time);
+    const isOne = timed.length === 1;
     if (timed.length) chart(host, {
-      title: "What a fit cost",
+      title: isOne ? "What the fit cost" : "What a fit cost",
       read: "Seconds of one fit: compiling is paid once for tables of about the same size, running every time.",
-      height: 54 + 17 * timed.length, left: 124,
+      height: isOne ? 90 : Math.max(HEIGHT, 46 + 17 * timed.length), left: 124,
       x: { label: "seconds", range: [0, 1.04 * timed[timed.length - 1].wall_time] },
       y: { range: [timed.length - 0.4, -0.6], names: timed.map((fit) => clip(fit.method, 19)) },
       legend: [["area", "bar k3", "compiling"], ["area", "bar k0", "running"]],
     }, (c) => timed.forEach((fit, i) => {
-      const compiling = Math.min(fit.compile_time || 0, fit.wall_time), y = c.sy(i) - 5;
+      const compiling = Math.min(fit.compile_time || 0, fit.wall_time), tall = Math.min(16, 0.6 * (c.sy(1) - c.sy(0))), y = c.sy(i) - tall / 2;
       const said = `${fit.method}: ${show(fit.wall_time, 3)} s, of which ${show(compiling, 3)} s compiling`;
-      c.mark("rect", { class: "bar k3", x: c.sx(0), width: c.sx(compiling) - c.sx(0), y, height: 10 }, make("title", {}, said));
-      c.mark("rect", { class: "bar k0", x: c.sx(compiling), width: c.sx(fit.wall_time) - c.sx(compiling), y, height: 10 }, make("title", {}, said));
+      c.mark("rect", { class: "bar k3", x: c.sx(0), width: c.sx(compiling) - c.sx(0), y, height: tall }, make("title", {}, said));
+      c.mark("rect", { class: "bar k0", x: c.sx(compiling), width: c.sx(fit.wall_time) - c.sx(compiling), y, height: tall }, make("title", {}, said));
     }));
   };
 
@@ -613,10 +615,13 @@
 
   const sortable = (table) => {
     const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+    let sorted = heads.find((head) => head.getAttribute("aria-sort") !== "none"), bestFirst = true;
     heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-      const direction = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
-      for (const other of heads) other.setAttribute("aria-sort", other === head ? direction : "none");
-      const sign = direction === "ascending" ? 1 : -1;
+      const { best, worst } = head.dataset; // what the order of the numbers is then
+      const isBest = head !== sorted || !bestFirst;
+      [sorted, bestFirst] = [head, isBest];
+      for (const other of heads) other.setAttribute("aria-sort", other === head ? (isBest ? best : worst) : "none");
+      const sign = isBest ? 1 : -1;
       const value = (row) => column ? row.cells[column].dataset.value : row.dataset.method;
       const rows = [...body.rows].sort((a, b) => {
         const failed = a.classList.contains("failed") - b.classList.contains("failed");

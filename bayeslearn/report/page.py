@@ -244,7 +244,7 @@ def _table(contents: dict[str, Any]) -> str:
     lead = "log_likelihood" if "log_likelihood" in columns else columns[0]
     good = [row for row in table if row["status"] == "ok"]
     merits = {name: [m for row in good if (m := _merit(name, row)) is not None] for name in columns}
-    best = {name: min(found, default=None) for name, found in merits.items()}
+    best = {name: min(m) if len(set(m)) > 1 else None for name, m in merits.items()}
     order = sorted(
         table,
         key=lambda row: (
@@ -252,11 +252,7 @@ def _table(contents: dict[str, Any]) -> str:
             math.inf if (m := _merit(lead, row)) is None else m,
         ),
     )
-    head = "".join(
-        f'<th scope="col" aria-sort="{"ascending" if name == lead else "none"}">'
-        f'<button type="button">{escape(_metric(name).label)}</button></th>'
-        for name in columns
-    )
+    head = "".join(_head(name, is_sorted=name == lead) for name in columns)
     body = "".join(_row(row, columns, best, contents.get("recommended")) for row in order)
     meanings = "".join(
         f"<li><b>{escape(m.label)}</b>: {escape(m.meaning)}"
@@ -266,13 +262,27 @@ def _table(contents: dict[str, Any]) -> str:
         if m.meaning
     )
     return (
-        "<h2>All methods</h2><p>Means over the splits ± standard errors, the best of each column in"
-        " bold. A heading sorts the table, best first; a method's name shows it in detail below.</p>"
+        "<h2>All methods</h2><p>Means over the splits ± standard errors, the best of each column"
+        " in bold. A heading sorts the table, best first; a method's name shows it in detail"
+        " below.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of methods">'
-        '<table id="methods"><thead><tr><th scope="col" aria-sort="none">'
-        f'<button type="button">method</button></th>{head}</tr></thead><tbody>{body}</tbody>'
-        f"</table></div><details><summary>What the columns mean</summary><ul>{meanings}</ul>"
-        "</details>"
+        f'<table id="methods"><thead><tr>{_head("method")}{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+        f"<details><summary>What the columns mean</summary><ul>{meanings}"
+        "<li><b>front</b>: no other method is both better and cheaper</li></ul></details>"
+    )
+
+
+def _head(name: str, is_sorted: bool = False) -> str:
+    """A heading that says in which order its numbers are, the best or the worst coming first."""
+    metric = _metric(name)
+    orders = ("ascending", "descending")
+    best, worst = {"higher": orders[::-1], "near 90 %": ("other", "other")}.get(
+        metric.better, orders
+    )
+    return (
+        f'<th scope="col" aria-sort="{best if is_sorted else "none"}" data-best="{best}"'
+        f' data-worst="{worst}"><button type="button">{escape(metric.label)}</button></th>'
     )
 
 
