@@ -100,7 +100,14 @@ def of_comparison(regressor, sampler, split, of_fit):
         "recommended": "laplace",
         "recommendation": "It is the best. It is cheap.",
         "table": rows,
-        "settings": {"rows": 90, "columns": 3, "target": EVIL, "splits": 3, "seed": 0},
+        "settings": {
+            "rows": 90,
+            "columns": 3,
+            "target": EVIL,
+            "splits": 3,
+            "seed": 0,
+            "classes": None,
+        },
         "versions": {"bayeslearn": bl.__version__},
     }
     return report.from_comparison(

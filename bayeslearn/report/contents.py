@@ -94,12 +94,14 @@ def from_comparison(comparison: Any) -> dict[str, Any]:
             first = (str(error).splitlines() or [""])[0]
             fit = {"method": name, "error": f"{type(error).__name__}: {first}"}
         fits.append(fit)
-    methods = [row["method"] for row in contents["table"]]
     settings = contents["settings"]
-    asked = {"methods": methods}
-    asked |= {k: settings[k] for k in ("budget", "splits", "seed") if settings.get(k) is not None}
+    asked = {"task": contents["task"], "methods": [row["method"] for row in contents["table"]]}
+    for name in ("methods", "budget", "splits", "test_fraction", "seed"):
+        if settings.get(name) is not None:
+            asked[name] = settings[name]
+    asked |= settings.get("options") or {}
     call = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-    code = f"{CODE}bl.compare(X, y, task={contents['task']!r}, {call})"
+    code = f"{CODE}bl.compare(X, y, {call})"
     return _plain(contents | {"fits": fits, "settings": {"code": code} | settings})
 
 

@@ -579,6 +579,9 @@
       return panel;
     }
     panel.append(make("p", { class: "story" }, `${fit.family} over ${fit.weights.toLocaleString("en")} weights. ${fit.stopped} ${show(fit.wall_time, 3)} s, of which ${show(fit.compile_time, 3)} s compiling.`));
+    const { chosen = {} } = contents.table.find((row) => row.method === fit.method) || {};
+    if (Object.keys(chosen).length) panel.append(make("p", { class: "story" },
+      `The budget left room for ${Object.entries(chosen).map(([name, v]) => `${name} ${v}`).join(", ")}.`));
     for (const note of fit.notes) panel.append(make("p", { class: "story" }, note));
     if (fit.chains && fit.chains.warning) panel.append(make("p", { class: "story warn" }, fit.chains.warning));
     if (fit.outputs > 1) panel.append(make("p", { class: "story" }, `y has ${fit.outputs} columns; the charts are of the first.`));

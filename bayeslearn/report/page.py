@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from bayeslearn.errors import Shown, refuse
 
 NAMES_SHOWN = 40  # columns of the data that are listed
+OPEN = ("column_names", "classes", "target")  # not worth a line where unknown
 
 
 class Metric(NamedTuple):
@@ -59,7 +60,7 @@ METRICS = {
         " chance, 1 perfect",
     ),
     "seconds": Metric("seconds", "lower", False, "to fit, compiling included"),
-    "memory_mb": Metric("memory (MB)", "lower", False, "at the peak"),
+    "memory_mb": Metric("memory (MB)", "lower", False, "arrays of the posterior and of its run"),
 }
 
 
@@ -144,9 +145,14 @@ def _lead(contents: dict[str, Any]) -> str:
     parts = [contents["task"].capitalize()]
     if settings.get("file"):
         parts.append(str(settings["file"]))
-    for name, what in (("rows", "row"), ("held_out", "held out"), ("columns", "column")):
+    for name, what in (
+        ("rows", "row"),
+        ("held_out", "held out"),
+        ("test_rows", "held out"),
+        ("columns", "column"),
+    ):
         if isinstance(number := settings.get(name), int):
-            plural = "s" if number != 1 and name != "held_out" else ""
+            plural = "s" if number != 1 and what != "held out" else ""
             parts.append(f"{number:,} {what}{plural}")
     return " · ".join(parts)
 
@@ -218,7 +224,7 @@ def _number(name: str, pair: Any) -> str:
         places = max(0, 1 - math.floor(math.log10(error)))
     else:
         places = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
-    places = min(places, 1 if unit or name in ("seconds", "memory_mb") else 6)
+    places = min(places, 1 if unit or name == "seconds" else 2 if name == "memory_mb" else 6)
     told = f"{mean:,.{places}f}".replace("-", "−")
     return told + (f" <small>± {error:.{places}f}</small>" if error else "") + unit
 
@@ -334,12 +340,22 @@ def _value(value: Any) -> str:
         return ", ".join(_value(part) for part in value[:NAMES_SHOWN]) + rest
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
     return escape(f"{value:,}" if isinstance(value, int) and abs(value) > 9999 else str(value))
 
 
 def _settings(settings: dict[str, Any]) -> str:
     apart = ("title", "code", "command")
-    return _pairs({name: value for name, value in settings.items() if name not in apart})
+    return _pairs(
+        {
+            name: value
+            for name, value in settings.items()
+            if name not in apart
+            and value not in ({}, [])
+            and (value is not None or name not in OPEN)
+        }
+    )
 
 
 def _repeat(settings: dict[str, Any]) -> str:
