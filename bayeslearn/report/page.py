@@ -145,15 +145,11 @@ def _lead(contents: dict[str, Any]) -> str:
     parts = [contents["task"].capitalize()]
     if settings.get("file"):
         parts.append(str(settings["file"]))
-    for name, what in (
-        ("rows", "row"),
-        ("held_out", "held out"),
-        ("test_rows", "held out"),
-        ("columns", "column"),
-    ):
+    counts = {"rows": "row", "columns": "column", "held_out": "", "test_rows": ""}
+    for name, what in counts.items():
         if isinstance(number := settings.get(name), int):
-            plural = "s" if number != 1 and what != "held out" else ""
-            parts.append(f"{number:,} {what}{plural}")
+            plural = "s" if number != 1 else ""
+            parts.append(f"{number:,} {what}{plural}" if what else f"{number:,} held out")
     return " · ".join(parts)
 
 
@@ -346,16 +342,10 @@ def _value(value: Any) -> str:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    apart = ("title", "code", "command")
-    return _pairs(
-        {
-            name: value
-            for name, value in settings.items()
-            if name not in apart
-            and value not in ({}, [])
-            and (value is not None or name not in OPEN)
-        }
-    )
+    told = {name: value for name, value in settings.items() if value not in ({}, [])}
+    for name in ("title", "code", "command", *(n for n in OPEN if settings.get(n) is None)):
+        told.pop(name, None)
+    return _pairs(told)
 
 
 def _repeat(settings: dict[str, Any]) -> str:
