@@ -282,7 +282,7 @@ def _band(
     mean = predictive.mean[:, 0] * scale + center
     narrow = 1.645 * np.sqrt(predictive.epistemic[:, 0]) * scale  # 90 % of a Gaussian
     is_line = x.shape[1] == 1
-    some = _spread_out(len(at_train), SHOWN_ROWS) if is_line else []
+    some = _spread_out(len(at_train), SHOWN_ROWS if is_line else 0)
     return {
         "kind": "band",
         "label": label,

@@ -209,13 +209,13 @@
 
   const density = (rows, i) => {
     const bins = rows.bins[i], most = Math.max(...bins), reach = 3.5;
-    const place = (v) => 4 + 192 * Math.min(1, Math.max(0, (v - rows.mean[i]) / rows.std[i] / reach / 2 + 0.5));
+    const place = (v) => 4 + 192 * Math.min(1, Math.max(0, (v - rows.mean[i]) / (rows.std[i] || 1) / reach / 2 + 0.5));
     const svg = make("svg", { viewBox: "0 0 200 66", "aria-hidden": "true" });
     const wide = 192 / bins.length;
     const from = place(rows.low[i]), to = place(rows.high[i]);
     svg.append(make("rect", { class: "luck", x: from, y: 2, width: Math.max(0, to - from), height: 50 }));
     bins.forEach((b, k) => svg.append(make("rect", {
-      class: "bar k0", x: 4 + k * wide, y: 52 - 48 * b / most, width: wide - 0.6, height: 48 * b / most,
+      class: "bar k0", x: 4 + k * wide, y: 52 - 48 * b / (most || 1), width: wide - 0.6, height: 48 * b / (most || 1),
     })));
     const at = place(rows.observed[i]);
     svg.append(make("line", { class: "axis", x1: 4, x2: 196, y1: 52, y2: 52 }),
