@@ -47,7 +47,7 @@
     if (isLog) {
       const decades = high - low;
       const steps = decades > 3 ? [1] : decades > 1.2 ? [1, 3] : [1, 2, 5];
-      for (let k = Math.floor(low); k <= high; k++)
+      for (let k = Math.floor(low); k <= high; k += Math.ceil(decades / 8))
         for (const s of steps) {
           const at = k + Math.log10(s);
           if (at >= low && at <= high) found.push([at, 10 ** k * s]);
@@ -484,15 +484,16 @@
     const told = fit.widths || [];
     if (!told.length) return;
     const from = told.length - 1, all = told.flatMap((w) => [...w.quantiles, w.prior]).filter((v) => v > 0);
+    const most = Math.max(...all), least = Math.max(Math.min(...all), 1e-4 * most);
     chart(host, {
       title: "Spread of the weights by layer",
       read: "Standard deviations under the posterior: boxes hold the middle half, lines nine in ten. A layer as wide as its prior has learned little.",
       height: Math.max(HEIGHT, 46 + 26 * told.length), left: 112,
-      x: { label: "standard deviation of a weight", range: [0.8 * Math.min(...all), 1.25 * Math.max(...all)], isLog: true },
+      x: { label: "standard deviation of a weight", range: [0.8 * least, 1.25 * most], isLog: true },
       y: { range: [-0.6, from + 0.6], names: told.map((w) => clip(w.name, 17)).reverse() },
       legend: [["area", "area k0", "weights of the layer"], ["diamond", "k1", "prior"]],
     }, (c) => told.forEach((w, i) => {
-      const [a, b, m, d, e] = w.quantiles.map(c.sx), y = c.sy(from - i);
+      const [a, b, m, d, e] = w.quantiles.map((v) => c.sx(Math.max(v, least))), y = c.sy(from - i);
       c.mark("path", { class: "line k0 thin", d: `M${a} ${y}H${e}` });
       c.mark("rect", { class: "bar k0", x: b, width: Math.max(2, d - b), y: y - 7, height: 14 },
         make("title", {}, `${w.name}: ${w.weights} weights, middle ${show(w.quantiles[2], 3)}`));

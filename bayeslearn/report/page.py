@@ -256,6 +256,8 @@ def _table(contents: dict[str, Any]) -> str:
     )
     head = "".join(_head(name, is_sorted=name == lead) for name in columns)
     body = "".join(_row(row, columns, best, contents.get("recommended")) for row in order)
+    is_single = contents["settings"].get("splits") == 1
+    means = "Scores of one split" if is_single else "Means over the splits ± standard errors"
     meanings = "".join(
         f"<li><b>{escape(m.label)}</b>: {escape(m.meaning)}"
         + (f" ({escape(m.better)}" + (" is better)" if m.better in ("lower", "higher") else ")"))
@@ -264,9 +266,8 @@ def _table(contents: dict[str, Any]) -> str:
         if m.meaning
     )
     return (
-        "<h2>All methods</h2><p>Means over the splits ± standard errors, the best of each column"
-        " in bold. A heading sorts the table, best first; a method's name shows it in detail"
-        " below.</p>"
+        f"<h2>All methods</h2><p>{means}, the best of each column in bold. A heading sorts the"
+        " table, best first; a method's name shows it in detail below.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of methods">'
         f'<table id="methods"><thead><tr>{_head("method")}{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
