@@ -338,8 +338,13 @@ def browse(page, folder, *flags):
     """The page's document after loading, and what the browser said."""
     path = folder / "page.html"
     path.write_text(page)
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    command += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", *flags]
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [
+        "--hide-scrollbars",
+        "--enable-logging=stderr",
+        f"--user-data-dir={folder / 'profile'}",
+        *flags,
+    ]
     command += ["--dump-dom", path.as_uri()]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return told.stdout, told.stderr

@@ -5,7 +5,7 @@
   const isRegression = contents.task === "regression";
   const target = contents.settings.target || "y";
   const tip = document.getElementById("tip");
-  const WIDTH = 360, HEIGHT = 236, LEFT = 58, RIGHT = 17, TOP = 8, BOTTOM = 38;
+  const WIDTH = 360, HEIGHT = 236, LEFT = 66, RIGHT = 17, TOP = 8, BOTTOM = 38;
 
   // Making elements. Text is only ever set as text, so that no name can become markup.
 
@@ -131,7 +131,7 @@
       dot: () => make("circle", { class: `dot ${style}`, cx: 9, cy: 6, r: 4 }),
       ring: () => make("circle", { class: "ring", cx: 9, cy: 6, r: 4.5 }),
       cross: () => make("path", { class: `cross ${style}`, d: "M5 2l8 8m0 -8l-8 8" }),
-      diamond: () => make("path", { class: `cell ${style}`, d: "M9 0l6 6l-6 6l-6 -6Z" }),
+      diamond: () => make("path", { class: `cross ${style}`, d: "M9 1l5 5l-5 5l-5 -5Z" }),
       triangle: () => make("path", { class: `cell ${style}`, d: "M4 2h10l-5 9Z" }),
     }[shape]();
     return make("li", {}, make("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" }, drawn), text);
@@ -498,7 +498,7 @@
       c.mark("rect", { class: "bar k0", x: b, width: Math.max(2, d - b), y: y - 7, height: 14 },
         make("title", {}, `${w.name}: ${w.weights} weights, middle ${show(w.quantiles[2], 3)}`));
       c.mark("path", { class: "axis", d: `M${m} ${y - 7}V${y + 7}` });
-      if (w.prior > 0) c.mark("path", { class: "cell k1", d: `M${c.sx(w.prior)} ${y - 6}l5 6l-5 6l-5 -6Z` });
+      if (w.prior > 0) c.mark("path", { class: "cross k1", d: `M${c.sx(w.prior)} ${y - 6}l5 6l-5 6l-5 -6Z` });
     }));
   };
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from bayeslearn.errors import Shown, refuse
 
 NAMES_SHOWN = 40  # columns of the data that are listed
+LONG = 60  # characters of a setting that gets a line of its own
 OPEN = ("column_names", "classes", "target")  # not worth a line where unknown
 
 
@@ -323,9 +324,11 @@ def _row(
 
 
 def _pairs(told: dict[str, Any]) -> str:
+    shown = {str(name).replace("_", " "): _value(value) for name, value in told.items()}
     return "".join(
-        f"<div><dt>{escape(str(name).replace('_', ' '))}</dt><dd>{_value(value)}</dd></div>"
-        for name, value in told.items()
+        f"<div{' class=wide' if len(value) > LONG else ''}><dt>{escape(name)}</dt>"
+        f"<dd>{value}</dd></div>"
+        for name, value in shown.items()
     )
 
 
