@@ -248,7 +248,10 @@ class _BayesianNN(BaseEstimator):
 
     def _predictive(self, X: Any) -> Predictive:
         check_is_fitted(self, "posterior_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._predictive_at(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _predictive_at(self, X: np.ndarray) -> Predictive:
+        """At rows of numbers that were checked already."""
         posterior = self.posterior_
         if self.network is None:
             # In double precision, so that a row's prediction does not depend on the rows beside it.

@@ -350,17 +350,14 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
 
     Leaves as wide as their prior have learned little.
     """
-    family, prior = posterior.family, posterior.target.prior
-    names = tree.leaf_names(family.mean)
-    widths = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(family.std)]
-    if not any(np.any(part > 0) for part in widths):
+    kept = leaf_widths(posterior)
+    if not any(len(part) for _, part, _ in kept):
         raise ArgumentError(
             f"The weights of {posterior.algorithm.name} have no spread: it leaves a single point."
         )
-    kept = [(name, part[part > 0]) for name, part in zip(names, widths, strict=True)]
     places = np.arange(len(kept), 0, -1)
     ax = _axes(ax)
-    full = [(place, part) for place, (_, part) in zip(places, kept, strict=True) if len(part)]
+    full = [(place, part) for place, (_, part, _) in zip(places, kept, strict=True) if len(part)]
     ax.boxplot(
         [part for _, part in full],
         positions=[place for place, _ in full],
@@ -373,18 +370,32 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
         capprops={"color": BLUE},
         flierprops={"marker": ".", "markersize": 3, "markeredgecolor": GREY},
     )
-    if isinstance(prior, GaussianPrior):
-        # A covariance that a sampler drew along has no prior of this form.
-        leaves = zip(tree.leaf_names(prior.prec), jax.tree.leaves(prior.prec), strict=True)
-        scales = {name: float(np.median(np.asarray(prec) ** -0.5)) for name, prec in leaves}
-        found = [scales.get(name, np.nan) for name in names]
-        ax.plot(found, places, "D", color=VERMILION, ms=6, zorder=4, label="prior")
+    scales = [scale for _, _, scale in kept]
+    if not np.all(np.isnan(scales)):
+        ax.plot(scales, places, "D", color=VERMILION, ms=6, zorder=4, label="prior")
         _legend(ax)
-    ax.set_yticks(places, [name.removeprefix("network.") for name, _ in kept])
+    ax.set_yticks(places, [name for name, _, _ in kept])
     ax.set_xscale("log")
     ax.set_xlabel("standard deviation of a weight")
     ax.set_ylim(0.3, len(kept) + 0.7)
     return ax
+
+
+@double_precision
+def leaf_widths(posterior: Any) -> list[tuple[str, np.ndarray, float]]:
+    """Name, standard deviations above zero, and the prior's middle one (or NaN) of each leaf."""
+    family, prior = posterior.family, posterior.target.prior
+    scales: dict[str, float] = {}
+    if isinstance(prior, GaussianPrior):
+        # A covariance that a sampler drew along has no prior of this form.
+        leaves = zip(tree.leaf_names(prior.prec), jax.tree.leaves(prior.prec), strict=True)
+        scales = {name: float(np.median(np.asarray(prec) ** -0.5)) for name, prec in leaves}
+    stds = zip(tree.leaf_names(family.mean), jax.tree.leaves(family.std), strict=True)
+    widths = [(name, np.asarray(leaf).reshape(-1)) for name, leaf in stds]
+    return [
+        (name.removeprefix("network."), part[part > 0], scales.get(name, np.nan))
+        for name, part in widths
+    ]
 
 
 # How it is drawn
