@@ -48,6 +48,7 @@ FEW_ROWS = 50
 MANY_COLUMNS = 500
 TASKS = ("regression", "classification")
 ENCODINGS = ("one-hot", "ordinal")
+FILL = "Fill it in, or fit with --impute (the median, or the most frequent category)."
 WANTED = "be a CSV, TSV or Parquet file with a header"
 
 
@@ -129,25 +130,30 @@ class Table:
             must = f"have the columns of the table that was learned from ({len(self.columns)})"
             raw.bad(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} missing", must)
         made: dict[str, np.ndarray] = {}
+        filled = []
         for column in self.columns:
             values = _values(raw, column.name, self.impute)
+            if column.fill is not None and np.any(values.is_missing):
+                filled.append(f"{column.name} ({int(np.sum(values.is_missing))})")
             if column.categories is None:
                 made[column.name] = self._numbers(raw, column, values)
             else:
                 made |= self._categories(raw, column, values, notes)
+        if filled:
+            notes(f"Missing values were filled in: {_listed(filled, quoted=False)}.")
         return pd.DataFrame(made, index=pd.RangeIndex(len(raw.cells)), dtype=np.float64)
 
     def _numbers(self, raw: Raw, column: Column, values: _Values) -> np.ndarray:
         _check_numbers(raw, column.name, values)
         if column.fill is None:
-            _check_there(raw, column.name, values, self.impute)
+            _check_there(raw, column.name, values)
         return np.where(values.is_missing, column.fill or 0.0, values.numbers)
 
     def _categories(
         self, raw: Raw, column: Column, values: _Values, notes: Callable[[str], Any]
     ) -> dict[str, np.ndarray]:
         if column.fill is None:
-            _check_there(raw, column.name, values, self.impute)
+            _check_there(raw, column.name, values)
         text = np.where(values.is_missing, str(column.fill), values.text)
         known = column.categories or ()
         codes = pd.Categorical(text, categories=list(known)).codes.astype(np.float64)
@@ -398,7 +404,7 @@ def _column(raw: Raw, name: str, categorical: bool, impute: bool) -> Column:
     if not np.any(there):
         raw.bad(f"the column {name!r} is empty", "have a value in every cell", _drop(name))
     if not impute:
-        _check_there(raw, name, values, impute)
+        _check_there(raw, name, values)
     share = np.mean(~np.isnan(values.numbers[there]))
     if share > 0.5 and not categorical:
         _check_numbers(raw, name, values)
@@ -433,14 +439,13 @@ def _check_numbers(raw: Raw, name: str, values: _Values) -> None:
             raw.bad(f"{text[:80]!r} in {raw.where(row)}", must, remedy + ".")
 
 
-def _check_there(raw: Raw, name: str, values: _Values, impute: bool) -> None:
+def _check_there(raw: Raw, name: str, values: _Values, remedy: str = FILL) -> None:
     if not np.any(values.is_missing):
         return
     row, number = int(np.argmax(values.is_missing)), int(np.sum(values.is_missing))
     more = f" and {number - 1} more" if number > 1 else ""
     must = f"have a value in every cell of the column {name!r}"
-    remedy = "Fill it in, or fit with --impute (the median, or the most frequent category)."
-    raw.bad(f"a missing value in {raw.where(row)}{more}", must, "" if impute else remedy)
+    raw.bad(f"a missing value in {raw.where(row)}{more}", must, remedy)
 
 
 def _target(
@@ -450,7 +455,7 @@ def _target(
     if impute and np.any(values.is_missing):
         notes(f"{int(np.sum(values.is_missing))} rows have no target and are left out.")
     else:
-        _check_there(raw, name, values, impute=True)
+        _check_there(raw, name, values, "Rows without a target are left out with --impute.")
     rows = np.flatnonzero(~values.is_missing)
     if len(rows) < LEAST_ROWS:
         raw.bad(f"{len(rows)} rows have a target", f"have at least {LEAST_ROWS} of them")
