@@ -124,7 +124,7 @@ def write_folder(
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(new)
-        _swap(new, path, before)
+        swap(new, path)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -185,8 +185,9 @@ def _check_gives_way(path: Path, overwrite: bool) -> None:
         raise StorageError(f"{path} cannot be written: it exists. Write overwrite=True, or rename.")
 
 
-def _swap(new: Path, path: Path, before: Path) -> None:
-    """Put the new folder in place; readers look at `before` while there is none."""
+def swap(new: Path, path: Path) -> None:
+    """Put a new folder in its place; readers look at `_before(path)` while there is none."""
+    before = _before(path)
     if os.path.lexists(path):
         if os.path.lexists(before):  # left over from a crash after its replacement
             shutil.rmtree(before)
