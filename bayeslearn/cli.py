@@ -673,20 +673,20 @@ def _scores(contents: dict[str, Any]) -> dict[str, float]:
 
 
 def _told_scores(scores: dict[str, float]) -> str:
-    told = []
-    for name, value in scores.items():
-        share = name in ("coverage90", "accuracy")
-        told.append(
-            f"{METRICS.get(name, name)} {value:.0%}" if share else f"{METRICS[name]} {value:.4g}"
-        )
-    return ", ".join(told)
+    is_share = ("coverage90", "accuracy")
+    told = {k: f"{v:.0%}" if k in is_share else _number(v) for k, v in scores.items()}
+    return ", ".join(f"{METRICS.get(name, name)} {value}" for name, value in told.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _guess(task: str, y_train: np.ndarray, y_test: np.ndarray) -> str:
     """What can be had without looking at the columns."""
     if task == "regression":
         error = np.sqrt(np.mean((y_test - np.mean(y_train)) ** 2))
-        return f"(Always saying the mean: RMSE {error:.4g}.)"
+        return f"(Always saying the mean: RMSE {_number(float(error))}.)"
     labels, counts = np.unique(y_train, return_counts=True)
     share = np.mean(y_test == labels[np.argmax(counts)])
     return f"(Always saying {str(labels[np.argmax(counts)])!r}: accuracy {share:.0%}.)"

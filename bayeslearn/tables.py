@@ -156,7 +156,7 @@ class Table:
             _check_there(raw, column.name, values)
         text = np.where(values.is_missing, str(column.fill), values.text)
         known = column.categories or ()
-        codes = pd.Categorical(text, categories=list(known)).codes.astype(np.float64)
+        codes = pd.Index(known, dtype=object).get_indexer(text).astype(np.float64)
         is_unseen = codes < 0
         if np.any(is_unseen):
             names = sorted({str(name) for name in text[is_unseen]})
@@ -207,8 +207,9 @@ def read(path: str | os.PathLike[str], *, argument: str = "data", encoding: str 
             str(error).strip().splitlines()[-1].removeprefix("Error tokenizing data. C error: ")
         )
         _bad(argument, path, f"it cannot be taken apart ({reason.rstrip('.')})")
-    cells = cells.fillna("")
-    cells = cells[(cells != "").any(axis=1)]  # blank lines; the index still counts them
+    # Of a blank line at most the first cell is there; the index still counts it.
+    is_blank = (cells[0].fillna("").str.strip() == "") & cells.iloc[:, 1:].isna().all(axis=1)
+    cells = cells[~is_blank].fillna("")
     names = [str(name).strip() for name in cells.iloc[0]]
     cells = cells.iloc[1:].set_axis(range(len(names)), axis=1)
     decimal = "," if separator == ";" else "."
