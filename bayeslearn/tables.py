@@ -207,9 +207,13 @@ def read(path: str | os.PathLike[str], *, argument: str = "data", encoding: str 
             str(error).strip().splitlines()[-1].removeprefix("Error tokenizing data. C error: ")
         )
         _bad(argument, path, f"it cannot be taken apart ({reason.rstrip('.')})")
-    # Of a blank line at most the first cell is there; the index still counts it.
-    is_blank = (cells[0].fillna("").str.strip() == "") & cells.iloc[:, 1:].isna().all(axis=1)
-    cells = cells[~is_blank].fillna("")
+    cells = cells.fillna("")
+    is_empty = (cells == "").all(axis=1).to_numpy()
+    if np.any(is_empty):  # a blank line, or cells without values?
+        inside = np.cumsum(sum(cells[name].str.count("\n") for name in cells))
+        lines = text.split("\n")
+        is_blank = [not lines[i + inside[i]].strip(" ") for i in np.flatnonzero(is_empty)]
+        cells = cells.drop(index=np.flatnonzero(is_empty)[is_blank])  # the rest keep their numbers
     names = [str(name).strip() for name in cells.iloc[0]]
     cells = cells.iloc[1:].set_axis(range(len(names)), axis=1)
     decimal = "," if separator == ";" else "."
@@ -313,7 +317,7 @@ def _decoded(argument: str, path: str, content: bytes, encoding: str) -> str:
         )
     if "\0" in text:
         _bad(argument, path, "it is not a text file")
-    return text
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read_parquet(argument: str, path: str) -> Raw:

@@ -109,7 +109,7 @@ def test_codes_do_not_depend_on_what_the_new_file_looks_like(tmp_path):
 
 
 def test_imputing(tmp_path):
-    """Medians and most frequent categories of the training rows alone; Inf is as good as missing."""
+    """What fills in comes from the training rows alone; Inf is as good as missing."""
     rows = ROWS.replace("\n7,red", "\n,red").replace("\n8,red", "\n-inf,red")
     rows = rows.replace("\n9,blue,1.286", "\n9,NA,1.286").replace("\n10,red,1.429", "\n10,red,")
     raw = tables.read(written(tmp_path, HEADER + rows))
@@ -170,9 +170,12 @@ def test_a_column_that_counts_the_rows_is_left_out(tmp_path):
 
 def test_lines_are_counted_as_an_editor_does(tmp_path):
     """Blank lines and cells of several lines are lines too."""
-    content = 'a,b,y\n\n1,"two\nlines",3\n\n2,x,5\n3,x,4\noops,x,4\n5,x,3\n'
-    with pytest.raises(ArgumentError, match=r"'oops' in line 8\."):
-        learned(tmp_path, content, "y")
+    content = 'a,b,y\n\n1,"two\nlines",3\n\n2,x,5\n3,x,4\noops,x,4\n5,x,3\n\n'
+    for ends in ("\n", "\r\n"):
+        with pytest.raises(ArgumentError, match=r"'oops' in line 8\."):
+            learned(tmp_path, content.replace("\n", ends), "y")
+    with pytest.raises(ArgumentError, match=r"missing value in line 8\."):  # which is not blank
+        learned(tmp_path, content.replace("oops,x,4", ",,"), "y")
 
 
 def test_warnings_of_few_rows_and_many_columns(tmp_path):
