@@ -135,7 +135,7 @@ of_network = _chain(
         "--validation-fraction", type=float, help="Of the training rows, to decide when to stop."
     ),
 )
-seeded = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+seeded = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 
 class WithSettings(click.Command):

@@ -134,11 +134,15 @@ class Table:
         for column in self.columns:
             values = _values(raw, column.name, self.impute)
             if column.fill is not None and np.any(values.is_missing):
-                filled.append(f"{column.name} ({int(np.sum(values.is_missing))})")
+                filled.append(f"{column.name!r} ({int(np.sum(values.is_missing))})")
             if column.categories is None:
-                made[column.name] = self._numbers(raw, column, values)
+                new = {column.name: self._numbers(raw, column, values)}
             else:
-                made |= self._categories(raw, column, values, notes)
+                new = self._categories(raw, column, values, notes)
+            for name, column_values in new.items():
+                while name in made:  # a column called like another's category
+                    name += "_"
+                made[name] = column_values
         if filled:
             notes(f"Missing values were filled in: {_listed(filled, quoted=False)}.")
         return pd.DataFrame(made, index=pd.RangeIndex(len(raw.cells)), dtype=np.float64)
@@ -258,7 +262,7 @@ def learn(
     width = sum(
         1 if c.categories is None or encoding == "ordinal" else len(c.categories) for c in columns
     )
-    told = [f"{c.name} ({len(c.categories)})" for c in columns if c.categories is not None]
+    told = [f"{c.name!r} ({len(c.categories)})" for c in columns if c.categories is not None]
     if told:
         notes.append(f"Categories, {encoding}: {_listed(told, quoted=False)}.")
     if len(y) < FEW_ROWS:

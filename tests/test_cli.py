@@ -115,7 +115,7 @@ def test_a_fit_writes_a_whole_folder(fitted):
     place, told = fitted
     assert {entry.name for entry in place.iterdir()} == runs.RUN_FILES
     assert "regression" in told.stderr
-    assert "town (2)" in told.stderr
+    assert "'town' (2)" in told.stderr
     assert "48 rows and 4 columns" in told.stdout
     assert "On 12 rows kept back: RMSE" in told.stdout
     contents = json.loads((place / runs.CONTENTS).read_text())
@@ -182,16 +182,6 @@ def test_unseen_categories_are_spoken_of(fitted, folder):
     assert run("predict", fitted[0], path, "--no-cache", "--quiet").stderr == ""
 
 
-def test_all_rows_are_learned_from_if_asked(folder, tmp_path):
-    told = run_json(
-        *("fit", folder / "homes.csv", "--target", "price", "--out", tmp_path / "run"),
-        *("--test-fraction", 0, *QUICK),
-    )
-    assert told["train_rows"] == 60
-    assert told["metrics"] == {}
-    assert {entry.name for entry in (tmp_path / "run").iterdir()} == {runs.MODEL, runs.TABLE}
-
-
 def test_classes_are_shared_out_evenly():
     y = np.array(["a"] * 50 + ["b"] * 10 + ["c"])
     table = tables.Table("y", "classification", ())
@@ -201,13 +191,27 @@ def test_classes_are_shared_out_evenly():
 
 
 def test_few_rows_and_many_columns_are_fitted_with_a_warning(tmp_path):
+    """All of them, since none are to be kept back; there is no report then."""
     x = np.random.default_rng(0).normal(size=(10, 1001))
     names = [*(f"x{i}" for i in range(1000)), "y"]
     pd.DataFrame(x, columns=names).to_csv(tmp_path / "wide.csv", index=False)
-    told = run(*("fit", tmp_path / "wide.csv", "--target", "y", "--out", tmp_path / "run"), *QUICK)
-    assert "only 10 rows" in told.stderr
-    assert "1000 columns" in told.stderr
-    assert (tmp_path / "run" / runs.MODEL).is_dir()
+    told = run_json(
+        *("fit", tmp_path / "wide.csv", "--target", "y", "--out", tmp_path / "run"),
+        *("--test-fraction", 0, *QUICK),
+    )
+    assert any("only 10 rows" in note for note in told["notes"])
+    assert any("1000 columns" in note for note in told["notes"])
+    assert told["train_rows"] == 10
+    assert told["metrics"] == {}
+    assert {entry.name for entry in (tmp_path / "run").iterdir()} == {runs.MODEL, runs.TABLE}
+
+
+@pytest.mark.parametrize("name", ["p.tsv", "p.csv.gz", "p.parquet"])
+def test_predictions_in_the_format_of_their_name(fitted, folder, tmp_path, name):
+    run("predict", fitted[0], folder / "new.csv", "--out", tmp_path / name, "--no-cache")
+    made = tables.read(tmp_path / name)
+    assert list(made.cells.columns)[:2] == ["mean", "std"]
+    assert made.cells.shape == (7, 6)
 
 
 # Refusals

@@ -121,7 +121,7 @@ def test_imputing(tmp_path):
     x = found.table.filled_from(raw, train).encode(raw, told.append)
     assert x["size"][7] == x["size"][8] == 30
     assert x["colour=red"][9] == 1
-    assert any("size (2)" in note and "colour (1)" in note for note in told)
+    assert any("'size' (2), 'colour' (1)" in note for note in told)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +234,14 @@ def test_names_are_not_categories(tmp_path):
         learned(tmp_path, content, "y")
     _, _, table = learned(tmp_path, content, "y", categorical=["name"])
     assert len(table.columns[0].categories) == 60
+
+
+def test_a_column_called_like_a_category(tmp_path):
+    content = "a,a=x,y\n" + "".join(f"{'xz'[i % 2]},{i},{i / 7}\n" for i in range(60))
+    raw, _, table = learned(tmp_path, content, "y")
+    x = table.encode(raw)
+    assert x.shape == (60, 3)
+    assert np.array_equal(x.iloc[:, 2], np.arange(60))
 
 
 def test_a_new_file_must_have_the_columns(tmp_path):
