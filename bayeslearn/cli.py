@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import stat
 import sys
 import warnings
@@ -27,6 +28,7 @@ from bayeslearn.errors import ArgumentError, BayesLearnError, StorageError, refu
 if TYPE_CHECKING:
     import pandas as pd
 
+WIDE = 120  # columns of a page that is no terminal
 METRICS = {
     "rmse": "RMSE",
     "accuracy": "accuracy",
@@ -52,6 +54,10 @@ class Speaker:
     def progress(self) -> bool | None:
         return False if self.quiet else None
 
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+
     def note(self, text: str) -> None:
         """What a person should know; kept for the JSON object too."""
         if text in self.notes:
@@ -68,8 +74,7 @@ class Speaker:
         if not self.as_json and not self.quiet:
             from rich.console import Console
 
-            console = Console(width=None if sys.stdout.isatty() else 120)
-            console.print(renderable, markup=False, highlight=False)
+            Console(width=self.width).print(renderable, markup=False, highlight=False)
 
     def end(self, **result: Any) -> None:
         if self.as_json:
@@ -486,6 +491,7 @@ def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
     bayeslearn algorithms
     bayeslearn algorithms vogn
     """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from bayeslearn.algorithms.facts import FACTS, needs
@@ -499,7 +505,7 @@ def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
         shown = Table(
             caption="k: number of weights. A first answer: bayes-by-backprop; a choice made on your"
             " own data: bayeslearn compare.",
-            padding=(0, 1, 0, 0),
+            box=SIMPLE_HEAD,
         )
         titles = {
             "name": "method",
@@ -509,9 +515,15 @@ def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
             "memory": "memory",
             "when": "when to use it",
         }
+        rows = [{name: str(row[name]) for name in titles} for row in found]
+        if speaker.width < WIDE:  # six columns would be a word wide
+            titles["needs"] = "needs; cost per step; memory"
+            for row in rows:
+                row["needs"] = f"{row['needs']}; {row.pop('cost')}; {row.pop('memory')}"
+            del titles["cost"], titles["memory"]
         for name, title in titles.items():
-            shown.add_column(title, no_wrap=name == "name")
-        for row in found:
+            shown.add_column(title, no_wrap=name == "name", overflow="fold")
+        for row in rows:
             shown.add_row(*(row[name] for name in titles))
         speaker.show(shown)
         speaker.end(command="algorithms", algorithms=found)
@@ -521,7 +533,7 @@ def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
         name: {"default": field["default"], "doc": field["doc"], "allowed": flags.allowed(field)}
         for name, field in bl.algorithms.hyper_parameters(cls).items()
     }
-    shown = Table(title=f"{method}: {cls.title}", title_justify="left", padding=(0, 1, 0, 0))
+    shown = Table(title=f"{method}: {cls.title}", title_justify="left", box=SIMPLE_HEAD)
     for title in ("option", "default", "allowed", "what it does"):
         shown.add_column(title, no_wrap=title == "option")
     for name, field in fields.items():

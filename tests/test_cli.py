@@ -5,6 +5,7 @@ The report and the comparison have tests of their own; here small stand-ins take
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -539,3 +540,34 @@ def test_as_a_program(tmp_path):
     assert told.returncode == 2
     assert "it is a folder" in told.stderr.splitlines()[-1]
     assert "| jax\n" not in told.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("bayeslearn.report"), reason="needs the report")
+def test_the_newcomers_path(folder, tmp_path):
+    """As a program, with the real report: a fit, predictions, and the page again; the second fit
+    finds what the first one compiled and gives the same bits."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def bayeslearn(*args):
+        told = subprocess.run(
+            [sys.executable, "-m", "bayeslearn", *map(str, args)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
+        return told.stdout
+
+    fit = ("fit", folder / "homes.csv", "--target", "price", *QUICK[:-1], "--out")
+    told = bayeslearn(*fit, tmp_path / "run", "--predict", folder / "new.csv")
+    assert "On 12 rows kept back: RMSE" in told
+    assert any((tmp_path / "cache" / "bayeslearn" / "jax").iterdir())
+    first = json.loads(bayeslearn(*fit, tmp_path / "again", "--json"))
+    assert {"rmse", "log_likelihood", "coverage90", "crps"} <= first["metrics"].keys()
+    predictions = (tmp_path / "run" / runs.PREDICTIONS).read_text()
+    assert bayeslearn("predict", tmp_path / "again", folder / "new.csv") == predictions
+    page = (tmp_path / "run" / runs.PAGE).read_text()
+    bayeslearn("report", tmp_path / "run")
+    assert (tmp_path / "run" / runs.PAGE).read_text() == page
