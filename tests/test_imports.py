@@ -31,6 +31,7 @@ ROOMS = [
     {"diagnostics", "metrics"},
     {"plots", "sequential"},
     {"estimators"},
+    {"comparison"},
 ]
 # Imported ahead when called, so that a posterior can update, diagnose and save itself.
 AHEAD = {
