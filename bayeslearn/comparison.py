@@ -45,11 +45,11 @@ from bayeslearn.progress import Progress
 DEFAULT = ("map", "laplace", "mc-dropout", "bayes-by-backprop", "vogn", "hmc")
 LEAST_ROWS = 10
 LEAST_FOLDS = 5
-SCORED_ROWS = 1000  # most test rows, and rows of a fold left out: the rest are learned from
+SCORED_ROWS = 512  # most test rows, and rows of a fold left out: the rest are learned from
 MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
 SHIFT = 2.0  # standard deviations, up or down, of every column
-FOR_FITS = 0.75  # of a method's share of the budget; the rest is for predictions
+LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
 OVERTIME = 1.25  # of the budget, after which a method is given up between two splits
 PATIENT = 3.0  # times its time, after which a sampler still warming up is given up
 GRADIENTS = {"hmc": 40, "nuts": 80, "metropolis-hastings": 1}  # of a sampler's step, about
@@ -177,7 +177,7 @@ def compare(
             evenly among the methods; what one leaves goes to those after it. Each method's length
             is found in the first split and used in all. None: the methods' defaults.
         splits: how many fits of each method, each leaving out another fold of training rows.
-        test_fraction: share of the rows kept for the table (1000 rows at most).
+        test_fraction: share of the rows kept for the table (512 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
         progress: show a progress bar; None: only on a terminal.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
@@ -205,7 +205,10 @@ def compare(
                 bar.update(place * int(splits) + split, {}, name=f"compare: {label}")
 
             left = len(chosen) - place
-            share = None if deadline is None else FOR_FITS * deadline.left / left
+            share = None if deadline is None else deadline.left / left
+            if share is not None:
+                scoring = int(splits) * max((run.scoring for run in runs.values()), default=0.0)
+                share = max(share - scoring, LEAST_FOR_FITS * share)
             run = _run(table, plan, algorithm, options, int(seed), share, deadline, pace, told_of)
             runs[label] = run
             if isinstance(algorithm, MAP) and pace is None and not run.reason:
@@ -322,7 +325,7 @@ def _task_of(y: np.ndarray) -> str:
 
 
 def _methods(methods: Any) -> dict[str, Algorithm]:
-    """Algorithms by label, the baseline first and cheap ones before dear ones."""
+    """Algorithms by label: the baseline first, and last what cannot be stopped on its way."""
     if isinstance(methods, str) and methods in ("default", "all"):
         methods = DEFAULT if methods == "default" else list(ALGORITHMS)
     if isinstance(methods, str) or not isinstance(methods, Sequence) or not len(methods):
@@ -331,7 +334,7 @@ def _methods(methods: Any) -> dict[str, Algorithm]:
     found = [check_algorithm(method, "methods") for method in methods]
     if not any(isinstance(method, MAP) for method in found):
         found.insert(0, MAP())
-    found.sort(key=lambda method: (not isinstance(method, MAP), method.is_sampler))
+    found.sort(key=lambda m: (not isinstance(m, MAP), m.auto_steps == 1, m.is_sampler))
     labels: dict[str, Algorithm] = {}
     for method in found:
         same = sum(other.name == method.name for other in labels.values())
@@ -378,9 +381,11 @@ def _plan(table: _Table, splits: int, test_fraction: float, seed: int) -> _Plan:
     is_test = np.diff(np.floor(np.arange(number + 1) * wanted / number + 0.5)) > 0
     test, rest = order[is_test], order[~is_test]
     folds = max(LEAST_FOLDS, splits, math.ceil(len(rest) / SCORED_ROWS))
-    if splits > len(rest):
+    if folds > len(rest):
         refuse("splits", splits, f"be at most the number of training rows ({len(rest)})")
+    # Of one size, so that all splits share what was compiled; a remainder is always learned from.
     fold = np.arange(len(rest)) % folds
+    fold[len(rest) // folds * folds :] = -1
     parts = [_Split(np.sort(rest[fold != k]), np.sort(rest[fold == k])) for k in range(splits)]
     test = np.sort(test)
     return _Plan(test, parts, _outside(table, test, rest, rng))
@@ -442,6 +447,7 @@ class _Run:
     parts: list[_HeldOut] = dataclasses.field(default_factory=list)
     seconds: list[float] = dataclasses.field(default_factory=list)
     compiling: float = 0.0
+    scoring: float = 0.0  # seconds a split
     steps: int = 0  # of the first split
     megabytes: float = 0.0
     chosen: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -554,8 +560,10 @@ def _run(
                 run.steps = clock.step
                 stop_at = clock.step if clock.was_stopped else None
                 run.chosen = _lengths(algorithm, clock) if share is not None else {}
+            timer = time.perf_counter()
             run.parts.append(_held_out(estimator, *table.at(split.left_out)))
             run.scores.append(_scores(estimator, *table.at(plan.test), plan.outside))
+            run.scoring = time.perf_counter() - timer  # of the last split: nothing is compiled then
             told(number + 1)
     except Exception as error:  # whatever it is, the other methods go on
         run.reason = _reason(error)
@@ -607,12 +615,11 @@ def _held_out(estimator: Any, X: Any, y: np.ndarray) -> _HeldOut:
     log_prob = predictive.log_prob(observed) - np.log(unit)
     if not np.all(np.isfinite(log_prob)):
         raise _NotFinite("Its log-likelihood on training rows left out is not finite.")
-    seen = predictive.like_mean(observed)
     if predictive.kind == "classification":
+        seen = predictive.like_mean(observed)
         probs = predictive.probs
         return _HeldOut(log_prob, probs.argmax(axis=1) == seen, probs.max(axis=1))
-    lower, upper = predictive.interval(LEVEL)
-    return _HeldOut(log_prob, ((lower <= seen) & (seen <= upper)).reshape(-1), None)
+    return _HeldOut(log_prob, _is_inside(predictive, observed), None)
 
 
 def _scores(estimator: Any, X: Any, y: np.ndarray, outside: list[Any]) -> dict[str, float]:
@@ -620,7 +627,7 @@ def _scores(estimator: Any, X: Any, y: np.ndarray, outside: list[Any]) -> dict[s
     told = {"log_likelihood": metrics.log_likelihood(predictive, observed) - math.log(unit)}
     if predictive.kind == "regression":
         told["rmse"] = metrics.rmse(predictive, observed) * unit
-        told["coverage90"] = metrics.coverage(predictive, observed, LEVEL)
+        told["coverage90"] = float(np.mean(_is_inside(predictive, observed)))
         told["crps"] = metrics.crps(predictive, observed) * unit
     else:
         told["accuracy"] = metrics.accuracy(predictive, observed)
@@ -632,6 +639,11 @@ def _scores(estimator: Any, X: Any, y: np.ndarray, outside: list[Any]) -> dict[s
         if not math.isfinite(value):
             raise _NotFinite(f"Its {name} on the test rows is {value}.")
     return told
+
+
+def _is_inside(predictive: Any, observed: np.ndarray) -> np.ndarray:
+    """Whether each row is in its central interval, without looking for the interval's ends."""
+    return np.abs(predictive.cdf(observed).reshape(-1) - 0.5) <= LEVEL / 2
 
 
 def _predicted(estimator: Any, X: Any, y: np.ndarray) -> tuple[Any, np.ndarray, float]:

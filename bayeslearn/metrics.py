@@ -58,8 +58,10 @@ def crps(predictive: Predictive, y: Any) -> float:
     total = np.abs(y - middle)  # F is 0 or 1 there
     for start, width, is_above in ((low, middle - low, 0.0), (middle, high - middle, 1.0)):
         place = _counts if predictive.is_discrete else _nodes
-        for offset, weight in place(width):
-            total += weight * (predictive.cdf(start + offset) - is_above) ** 2
+        nodes = list(place(width))
+        values = predictive.cdfs([start + offset for offset, _ in nodes]) if nodes else []
+        for (_, weight), value in zip(nodes, values, strict=True):
+            total += weight * (value - is_above) ** 2
     return float(np.mean(total))
 
 
