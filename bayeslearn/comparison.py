@@ -101,7 +101,8 @@ class Comparison:
         splits, `validation` on the folds left out with standard errors over rows, by which the
         choice was made, `memory_mb` (arrays of the posterior and of the last state), `chosen`
         (what the budget made of its length), and whether it is on the `pareto` front: no other
-        method has a higher log-likelihood in less time. A standard error of one split is None.
+        method has a higher log-likelihood in less time. What is not finite is None, as is the
+        standard error of a single split.
         """
         return {
             "kind": "comparison",
@@ -146,6 +147,7 @@ class Comparison:
     __repr__ = __str__
 
 
+ESTIMATORS = {"regression": BayesianNNRegressor, "classification": BayesianNNClassifier}
 METRICS = {
     "regression": ("rmse", "log_likelihood", "coverage90", "crps", "ood_auroc"),
     "classification": ("accuracy", "log_likelihood", "ece", "brier", "ood_auroc"),
@@ -188,12 +190,15 @@ def compare(
     check_whole("seed", seed, least=0)
     if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
         refuse("test_fraction", test_fraction, "be between 0 and 1")
-    for name in ("method", "random_state"):
-        if name in options:
-            refuse(name, options[name], "be left out", "Use `methods` and `seed`.")
     seconds = _seconds(budget)
     chosen = _methods(methods)
     table, told = _read(X, y, task)
+    kind = ESTIMATORS[table.task]
+    for name, value in options.items():
+        if name in ("method", "random_state"):
+            refuse(name, value, "be left out", "Use `methods` and `seed`.")
+        if name not in kind._get_param_names():
+            refuse(name, value, f"be left out: {kind.__name__} has no such option")
     plan = _plan(table, int(splits), float(test_fraction), int(seed))
     deadline = None if seconds is None else _Deadline(began, seconds)
     runs: dict[str, _Run] = {}
@@ -578,8 +583,7 @@ def _estimator(task: str, algorithm: Algorithm, options: dict[str, Any], seed: i
     if algorithm.is_sampler:
         known.pop("batch_size", None)
         known.pop("validation_fraction", None)
-    kind = BayesianNNRegressor if task == "regression" else BayesianNNClassifier
-    return kind(method=algorithm, random_state=seed, **known)
+    return ESTIMATORS[task](method=algorithm, random_state=seed, **known)
 
 
 def _shortened(algorithm: Any, share: float, splits: int, pace: _Pace) -> Any:
@@ -635,9 +639,6 @@ def _scores(estimator: Any, X: Any, y: np.ndarray, outside: list[Any]) -> dict[s
         told["brier"] = metrics.brier(predictive, observed)
     others = (estimator._predictive(inputs) for inputs in outside)
     told["ood_auroc"] = float(np.mean([metrics.auroc(predictive, other) for other in others]))
-    for name, value in told.items():
-        if not math.isfinite(value):
-            raise _NotFinite(f"Its {name} on the test rows is {value}.")
     return told
 
 
@@ -724,7 +725,8 @@ def _recommendation(
 
     def against(name: str, words: str, digits: int = 3, scale: float = 1.0) -> str:
         def value(row: dict[str, Any]) -> str:
-            return f"{scale * row['metrics'][name][0]:.{digits}f}"
+            found = row["metrics"][name][0]
+            return "not finite" if found is None else f"{scale * found:.{digits}f}"
 
         has_other = plain is not mine and plain["status"] == "ok"
         return f"{words} {value(mine)}" + (f" ({baseline}: {value(plain)})" if has_other else "")
@@ -777,7 +779,10 @@ def _row(label: str, run: _Run) -> dict[str, Any]:
 
 def _mark_front(rows: list[dict[str, Any]]) -> None:
     good = [row for row in rows if row["status"] == "ok"]
-    place = {id(r): (r["metrics"]["log_likelihood"][0], -r["seconds"][0]) for r in good}
+    place = {}
+    for row in good:
+        quality = row["metrics"]["log_likelihood"][0]
+        place[id(row)] = (-math.inf if quality is None else quality, -row["seconds"][0])
     for row in good:
         mine = place[id(row)]
         row["pareto"] = not any(
@@ -787,6 +792,9 @@ def _mark_front(rows: list[dict[str, Any]]) -> None:
 
 
 def _mean_and_error(values: Sequence[float]) -> list[float | None]:
+    """None where there is no number: an error of one split, a score that is not finite."""
+    if not np.all(np.isfinite(values)):
+        return [None, None]
     return [float(np.mean(values)), _error_of(np.asarray(values)) if len(values) > 1 else None]
 
 
@@ -797,6 +805,8 @@ def _error_of(values: np.ndarray) -> float:
 
 def _shown(pair: Sequence[float | None]) -> str:
     mean, error = pair
+    if mean is None:
+        return "not finite"
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.1g}"
 
 
