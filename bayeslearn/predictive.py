@@ -138,10 +138,9 @@ class Predictive:
         """`cdf` at several y of each row, for which the network is evaluated once."""
         self._need("regression", "cdf")
         function = _sampled_cdfs if self._by_samples else _cdfs
-        points = jnp.stack([self._observed(y) for y in points], axis=1)
-        return [
-            self._like_y(values) for values in np.moveaxis(self._by_rows(function, points), 1, 0)
-        ]
+        stacked = jnp.stack([self._observed(y) for y in points], axis=1)
+        values = self._by_rows(function, stacked)
+        return [self._like_y(values[:, place]) for place in range(len(points))]
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
