@@ -50,6 +50,7 @@ MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
 SHIFT = 2.0  # standard deviations, up or down, of every column
 LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
+LEAST_RUNNING = 0.25  # of it for steps, however long compiling takes
 OVERTIME = 1.25  # of the budget, after which a method is given up between two splits
 PATIENT = 3.0  # times its time, after which a sampler still warming up is given up
 GRADIENTS = {"hmc": 40, "nuts": 80, "metropolis-hastings": 1}  # of a sampler's step, about
@@ -487,8 +488,8 @@ class _Clock:
             return told.step >= self._stop_at
         if self._share is None:
             return False
-        # Compiling is paid once, out of the same share; the rest is for all splits.
-        limit = max(self._share - self.compiling, 0.0) / self._splits
+        # Compiling is paid once, out of the same share; what it leaves is for all splits.
+        limit = max(self._share - self.compiling, LEAST_RUNNING * self._share) / self._splits
         running = time.perf_counter() - self._began - self.compiling
         is_warming = told.step <= self._warmup
         if is_warming and running > max(PATIENT * limit, self._share):
