@@ -55,6 +55,7 @@ OVERTIME = 1.25  # of the budget, after which a method is given up between two s
 PATIENT = 3.0  # times its time, after which a sampler still warming up is given up
 GRADIENTS = {"hmc": 40, "nuts": 80, "metropolis-hastings": 1}  # of a sampler's step, about
 LEAST_DRAWS = 100
+WIDTH = 130  # of the table as text
 
 
 COMPILING = (
@@ -116,14 +117,16 @@ class Comparison:
         }
 
     def __rich__(self) -> Any:
+        from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table
 
         names = METRICS[self.task]
-        table = Table(title=f"{self.task}, {self.settings['test_rows']} test rows")
-        table.add_column("method")
+        title = f"{self.task}, {self.settings['test_rows']} test rows, mean ± standard error"
+        table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("method", no_wrap=True)
         for name in (*names, "seconds", "MB", "Pareto"):
-            table.add_column(name.replace("_", " "), justify="right")
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
         for row in self.rows:
             is_chosen = row["method"] == self.recommended
             label = f"{row['method']} *" if is_chosen else row["method"]
@@ -140,7 +143,7 @@ class Comparison:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=120, color_system=None)
+        console = Console(width=WIDTH, color_system=None)
         with console.capture() as capture:
             console.print(self, markup=False, highlight=False)
         return capture.get()
@@ -808,7 +811,9 @@ def _shown(pair: Sequence[float | None]) -> str:
     mean, error = pair
     if mean is None:
         return "not finite"
-    return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.1g}"
+    if error is None:
+        return f"{mean:.4g}"
+    return f"{mean:.4g} ± {error if error > 1e-9 * abs(mean) else 0:.1g}"
 
 
 def _plain(value: Any) -> Any:
