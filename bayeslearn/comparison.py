@@ -42,7 +42,7 @@ from bayeslearn.estimators import BayesianNNClassifier, BayesianNNRegressor
 from bayeslearn.fitting import check_algorithm
 from bayeslearn.progress import Progress
 
-DEFAULT = ("map", "laplace", "mc-dropout", "bayes-by-backprop", "vogn", "hmc")
+DEFAULT = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
 LEAST_ROWS = 10
 LEAST_FOLDS = 5
 SCORED_ROWS = 512  # most test rows, and rows of a fold left out: the rest are learned from
@@ -50,6 +50,7 @@ MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
 SHIFT = 2.0  # standard deviations, up or down, of every column
 LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
+FOR_BASELINE = 0.25  # of the budget, if it needs that much
 LEAST_RUNNING = 0.25  # of it for steps, however long compiling takes
 OVERTIME = 1.25  # of the budget, after which a method is given up between two splits
 PATIENT = 3.0  # times its time, after which a sampler still warming up is given up
@@ -180,8 +181,9 @@ def compare(
         methods: "default" (a quick choice), "all", or a list of names and algorithms. "map", the
             plain network, is always among them.
         budget: seconds, or "90s", "2m", "1h", for everything, compiling included, shared out
-            evenly among the methods; what one leaves goes to those after it. Each method's length
-            is found in the first split and used in all. None: the methods' defaults.
+            evenly among the methods in the order given; what one leaves goes to those after it.
+            Each method's length is found in the first split and used in all. None: the methods'
+            defaults.
         splits: how many fits of each method, each leaving out another fold of training rows.
         test_fraction: share of the rows kept for the table (512 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
@@ -214,11 +216,14 @@ def compare(
                 bar.update(place * int(splits) + split, {}, name=f"compare: {label}")
 
             left = len(chosen) - place
-            share = None if deadline is None else deadline.left / left
-            if share is not None:
+            share, until = None, deadline
+            if deadline is not None:
                 scoring = int(splits) * max((run.scoring for run in runs.values()), default=0.0)
-                share = max(share - scoring, LEAST_FOR_FITS * share)
-            run = _run(table, plan, algorithm, options, int(seed), share, deadline, pace, told_of)
+                even = deadline.left / left
+                share = max(even - scoring, LEAST_FOR_FITS * even)
+                if isinstance(algorithm, MAP):  # all others are measured by it, and it costs little
+                    share, until = max(share, FOR_BASELINE * deadline.seconds), None
+            run = _run(table, plan, algorithm, options, int(seed), share, until, pace, told_of)
             runs[label] = run
             if isinstance(algorithm, MAP) and pace is None and not run.reason:
                 pace = _pace(run, len(plan.splits[0].train))
@@ -334,7 +339,7 @@ def _task_of(y: np.ndarray) -> str:
 
 
 def _methods(methods: Any) -> dict[str, Algorithm]:
-    """Algorithms by label: the baseline first, and last what cannot be stopped on its way."""
+    """Algorithms by label, as given; the baseline first, last what cannot be stopped on its way."""
     if isinstance(methods, str) and methods in ("default", "all"):
         methods = DEFAULT if methods == "default" else list(ALGORITHMS)
     if isinstance(methods, str) or not isinstance(methods, Sequence) or not len(methods):
@@ -343,7 +348,7 @@ def _methods(methods: Any) -> dict[str, Algorithm]:
     found = [check_algorithm(method, "methods") for method in methods]
     if not any(isinstance(method, MAP) for method in found):
         found.insert(0, MAP())
-    found.sort(key=lambda m: (not isinstance(m, MAP), m.auto_steps == 1, m.is_sampler))
+    found.sort(key=lambda m: (not isinstance(m, MAP), m.auto_steps == 1))
     labels: dict[str, Algorithm] = {}
     for method in found:
         same = sum(other.name == method.name for other in labels.values())

@@ -11,7 +11,7 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import comparison
-from bayeslearn.errors import ArgumentError, BayesLearnError
+from bayeslearn.errors import ArgumentError
 
 METHODS = ["mc-dropout", "conjugate"]  # the second is refused: the network is not linear
 SMALL = {"hidden": (4,), "num_samples": 32, "progress": False}
@@ -148,10 +148,12 @@ def test_a_budget_is_kept_and_the_length_it_allowed_is_told(found, data):
     assert quick.settings["budget"] == 4.0
 
 
-def test_what_does_not_fit_into_the_budget_is_a_row():
-    X, y = line(12)
-    with pytest.raises(BayesLearnError, match="spent before its turn"):
-        bl.compare(X, y, budget=1e-9, **SMALL)
+def test_what_does_not_fit_into_the_budget_is_a_row_and_the_baseline_is_there(found, data):
+    options = {"methods": METHODS, "num_steps": 400, "splits": 2, "budget": 1e-3}
+    rows = by_name(bl.compare(*data, seed=3, **options, **SMALL))
+    assert rows["map"]["status"] == "ok"
+    assert rows["map"]["chosen"]["num_steps"] < 400
+    assert "spent before its turn" in rows["mc-dropout"]["reason"]
 
 
 def test_a_sampler_is_shortened_by_the_baselines_pace():
