@@ -60,6 +60,7 @@ WIDTH = 130  # of the table as text
 
 
 COMPILING = (
+    "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "/jax/core/compile/backend_compile_duration",
 )
@@ -483,12 +484,21 @@ class _Clock:
         self._share, self._splits, self._warmup = share, splits, warmup
         self._stop_at = stop_at
         self._began = time.perf_counter()
-        self.compiling = 0.0  # seconds
+        self._compiling: list[tuple[float, float]] = []  # from when to when
         self.step, self.was_stopped = 0, False
 
     def listen(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         if event in COMPILING:
-            self.compiling += duration_secs
+            now = time.perf_counter()
+            # Tracing nests: what lies inside this stretch was told of before.
+            while self._compiling and self._compiling[-1][0] >= now - duration_secs:
+                self._compiling.pop()
+            self._compiling.append((now - duration_secs, now))
+
+    @property
+    def compiling(self) -> float:
+        """Seconds, tracing included."""
+        return sum(end - begin for begin, end in self._compiling)
 
     def __call__(self, told: Any) -> bool:
         self.step = told.step
@@ -526,10 +536,8 @@ class _Pace(NamedTuple):
 
 
 def _pace(run: _Run, rows: int) -> _Pace:
-    share = auto_batch_size(rows) / rows
-    return _Pace(
-        max(run.seconds[0] - run.compiling, 1e-3) / max(run.steps, 1) / share, run.compiling
-    )
+    seconds = max(min(run.seconds[0] - run.compiling, *run.seconds), 1e-3)  # all but the compiling
+    return _Pace(seconds / max(run.steps, 1) * rows / auto_batch_size(rows), run.compiling)
 
 
 def _run(
