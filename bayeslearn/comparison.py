@@ -45,7 +45,7 @@ from bayeslearn.progress import Progress
 DEFAULT = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
 LEAST_ROWS = 10
 LEAST_FOLDS = 5
-SCORED_ROWS = 512  # most test rows, and rows of a fold left out: the rest are learned from
+SCORED_ROWS = 256  # most test rows, and rows of a fold left out: the rest are learned from
 MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
 SHIFT = 2.0  # standard deviations, up or down, of every column
@@ -186,7 +186,7 @@ def compare(
             Each method's length is found in the first split and used in all. None: the methods'
             defaults.
         splits: how many fits of each method, each leaving out another fold of training rows.
-        test_fraction: share of the rows kept for the table (512 rows at most).
+        test_fraction: share of the rows kept for the table (256 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
         progress: show a progress bar; None: only on a terminal.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
