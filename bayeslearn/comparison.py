@@ -537,7 +537,9 @@ class _Pace(NamedTuple):
 
 def _pace(run: _Run, rows: int) -> _Pace:
     seconds = max(min(run.seconds[0] - run.compiling, *run.seconds), 1e-3)  # all but the compiling
-    return _Pace(seconds / max(run.steps, 1) * rows / auto_batch_size(rows), run.compiling)
+    # The overhead of a step is worth a few small batches.
+    batches = max(1.0, rows / (4 * auto_batch_size(rows)))
+    return _Pace(seconds / max(run.steps, 1) * batches, run.compiling)
 
 
 def _run(
@@ -612,7 +614,14 @@ def _shortened(algorithm: Any, share: float, splits: int, pace: _Pace) -> Any:
     lanes = 4 / min(4, os.cpu_count() or 1)
     steps = algorithm.num_warmup + algorithm.num_samples * algorithm.thin
     gradients = getattr(algorithm, "num_leapfrog", None) or GRADIENTS.get(algorithm.name, 40)
-    part = limit / (pace.gradient * gradients * steps * lanes)
+    step = pace.gradient * gradients * lanes
+    least = 2 * LEAST_DRAWS * step
+    if least > PATIENT * limit:
+        raise _OutOfTime(
+            f"A fit of {LEAST_DRAWS} steps of warm-up and {LEAST_DRAWS} draws would take about"
+            f" {least:.2g} s, and its share of the budget allows {limit:.2g} s."
+        )
+    part = limit / (step * steps)
     if part >= 1:
         return algorithm
     counts = {

@@ -11,7 +11,7 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import comparison
-from bayeslearn.errors import ArgumentError
+from bayeslearn.errors import ArgumentError, BayesLearnError
 
 METHODS = ["mc-dropout", "conjugate"]  # the second is refused: the network is not linear
 SMALL = {"hidden": (4,), "num_samples": 32, "progress": False}
@@ -156,14 +156,17 @@ def test_what_does_not_fit_into_the_budget_is_a_row_and_the_baseline_is_there(fo
     assert "spent before its turn" in rows["mc-dropout"]["reason"]
 
 
-def test_a_sampler_is_shortened_by_the_baselines_pace():
+def test_a_sampler_is_shortened_by_the_baselines_pace(monkeypatch):
+    monkeypatch.setattr(comparison.os, "cpu_count", lambda: 2)
     pace = comparison._Pace(gradient=1e-3, compiling=1.0)
     hmc = bl.HMC()
     assert comparison._shortened(hmc, 1e6, 3, pace) is hmc
     shorter = comparison._shortened(hmc, 300.0, 3, pace)
     assert 100 <= shorter.num_warmup < 500
     assert 100 <= shorter.num_samples < 1000
-    assert comparison._shortened(hmc, 1.0, 3, pace).num_samples == 100
+    assert comparison._shortened(hmc, 60.0, 3, pace).num_warmup == 100
+    with pytest.raises(BayesLearnError, match="its share of the budget allows"):
+        comparison._shortened(hmc, 3.0, 3, pace)
 
 
 # The choice, on made-up folds
