@@ -172,7 +172,9 @@ class _BayesianNN(BaseEstimator):
 
     # Fitting
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, callback: Any = None
+    ) -> Any:
         method = self._check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -186,7 +188,7 @@ class _BayesianNN(BaseEstimator):
         target = _bound(model, self._scaled(rows), stand_ins, seed)
         if held_out is not None:
             options["validation"] = self._scaled(held_out)[:2]
-        self.posterior_ = fit(target, method, seed=seed, **options)
+        self.posterior_ = fit(target, method, seed=seed, callback=callback, **options)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
