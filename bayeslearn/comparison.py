@@ -41,12 +41,12 @@ from bayeslearn.errors import BayesLearnError, Shown, check_whole, refuse
 from bayeslearn.estimators import BayesianNNClassifier, BayesianNNRegressor
 from bayeslearn.fitting import check_algorithm
 from bayeslearn.progress import Progress
+from bayeslearn.tables import detect_task
 
 DEFAULT = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
 LEAST_ROWS = 10
 LEAST_FOLDS = 5
 SCORED_ROWS = 256  # most test rows, and rows of a fold left out: the rest are learned from
-MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
 SHIFT = 2.0  # standard deviations, up or down, of every column
 LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
@@ -177,8 +177,8 @@ def compare(
 
     Args:
         X, y: rows of numbers and one target, arrays or data frames.
-        task: "regression", "classification", or "auto": numbers with a fraction, or whole numbers
-            of more than 20 values, are regression.
+        task: "regression", "classification", or "auto": text, two numbers, or a count from 0 or 1
+            in which nothing is missing or alone (up to 20) are classes.
         methods: "default" (a quick choice), "all", or a list of names and algorithms. "map", the
             plain network, is always among them.
         budget: seconds, or "90s", "2m", "1h", for everything, compiling included, shared out
@@ -314,7 +314,7 @@ def _read(X: Any, y: Any, task: str) -> tuple[_Table, dict[str, Any]]:
     if task not in ("auto", *METRICS):
         refuse("task", task, 'be "auto", "regression" or "classification"')
     if task == "auto":
-        task = _task_of(y)
+        task, _ = detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))
     if task == "regression":
         y = check_array(y, dtype=np.float64, ensure_2d=False, estimator="compare", input_name="y")
     labels = np.unique(y)
@@ -329,14 +329,6 @@ def _read(X: Any, y: Any, task: str) -> tuple[_Table, dict[str, Any]]:
     }
     X = X if hasattr(X, "iloc") else values
     return _Table(X, y, task, None if task == "regression" else labels), told
-
-
-def _task_of(y: np.ndarray) -> str:
-    if y.dtype.kind not in "iuf":
-        return "classification"
-    number = len(np.unique(y))
-    most = 2 if y.dtype.kind == "f" else MOST_CLASSES
-    return "classification" if number <= most else "regression"
 
 
 def _methods(methods: Any) -> dict[str, Algorithm]:

@@ -228,21 +228,6 @@ def test_the_front_has_what_no_other_method_beats():
 
 
 @pytest.mark.parametrize(
-    ("y", "task"),
-    [
-        (["a", "b"] * 10, "classification"),
-        ([True, False] * 10, "classification"),
-        ([0.0, 1.0] * 10, "classification"),
-        (list(range(10)) * 3, "classification"),
-        (list(range(30)), "regression"),
-        ([5.0, 6.0, 7.0] * 10, "regression"),
-    ],
-)
-def test_the_task_follows_from_the_target(y, task):
-    assert comparison._task_of(np.asarray(y)) == task
-
-
-@pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"methods": "fast"}, "methods"),
