@@ -26,7 +26,7 @@ ROOMS = [
     {"predictive"},
     {"posterior"},
     {"storage"},
-    {"batches", "progress"},
+    {"batches", "chains", "checkpoints", "progress"},
     {"fitting"},
     {"diagnostics", "metrics"},
     {"plots", "sequential"},
