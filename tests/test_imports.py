@@ -27,6 +27,7 @@ ROOMS = [
     {"posterior"},
     {"storage"},
     {"batches", "chains", "checkpoints", "progress"},
+    {"courses"},
     {"fitting"},
     {"diagnostics", "metrics"},
     {"plots", "sequential"},
