@@ -162,9 +162,7 @@ def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatc
 
 def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
     x, y = problems.wiggle(50)
-    model = bl.Model(
-        bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bl.priors.Normal(scale="learned")
-    )
+    model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bl.priors.Normal(learn=True))
     options = {"seed": 0, "num_steps": 60, "batch_size": 8, "chunk_size": 10}
     whole, again = cut_and_resumed(
         tmp_path / "run", monkeypatch, [3, 2000, 3], model, "vogn", (x, y), **options
@@ -230,7 +228,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, problem, data, 
 
 
 def test_a_lost_part_is_a_torn_checkpoint(tmp_path, problem, data, whole, monkeypatch):
-    run = begun(tmp_path / "run", problem, monkeypatch, looks=5)
+    run = begun(tmp_path / "run", problem, monkeypatch, looks=5, every=10)
     shutil.rmtree(run / numbers(run, "part")[-1])
     with pytest.warns(CheckpointWarning, match="is used instead"):
         assert_same(whole, bl.resume(run, data))
