@@ -141,7 +141,7 @@ def kill(process: subprocess.Popen, folder: Path, moment: str, rng: random.Rando
         while moment == "write" and process.poll() is None and len(seen) < writes:
             seen |= {name for name in names_in(folder) if HALF_WRITTEN.fullmatch(name)}
     process.kill()
-    out, errors = process.communicate()
+    _, errors = process.communicate()
     if process.returncode != -9:
         if process.returncode:
             raise RuntimeError(f"A process ended with {process.returncode}:\n{errors}")
