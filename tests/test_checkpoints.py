@@ -72,13 +72,13 @@ def assert_same(first, second):
     assert told[0] == told[1]
 
 
-def cut_after(looks, monkeypatch):
-    """The process dies at its `looks`-th occasion for a checkpoint."""
+def cut_after(looks, monkeypatch, phase="main"):
+    """The process dies at this phase's `looks`-th occasion for a checkpoint."""
     original, count = Keeper.look, [0]
 
-    def look(self, *args):
-        count[0] += 1
-        original(self, *args)
+    def look(self, here, *args):
+        original(self, here, *args)
+        count[0] += here == phase
         if count[0] == looks:
             raise Cut
 
@@ -125,29 +125,29 @@ def test_a_run_may_be_cut_many_times(tmp_path, problem, data, whole, monkeypatch
     assert_same(whole, bl.resume(run, data))
 
 
-def cut_and_resumed(run, monkeypatch, looks, model, algorithm, data, again=None, **options):
+def cut_and_resumed(run, monkeypatch, cuts, model, algorithm, data, every=10, **options):
     """As a whole run, and cut at several occasions one after the other."""
     whole = quietly(bl.fit, model, algorithm, data, **options)
-    cuts = 0
-    for number in looks:
-        cut_after(number, monkeypatch)
-        try:
-            if cuts == 0:
-                quietly(bl.fit, model, algorithm, data, checkpoint=run, every=10, **options)
-            else:
-                quietly(bl.resume, run, data if again is None else again())
-        except Cut:
-            cuts += 1
+
+    def go_on():
+        if run.exists():
+            return quietly(bl.resume, run, data)
+        return quietly(bl.fit, model, algorithm, data, checkpoint=run, every=every, **options)
+
+    for phase, looks in cuts:
+        cut_after(looks, monkeypatch, phase)
+        with pytest.raises(Cut):
+            go_on()
         monkeypatch.undo()
-    assert cuts >= 2
-    return whole, quietly(bl.resume, run, data if again is None else again())
+    return whole, go_on()
 
 
 def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatch):
-    algorithm = bl.HMC(num_warmup=40, num_samples=50, max_leapfrog=4)
-    options = {"seed": 0, "num_chains": 2, "chunk_size": 10}
+    algorithm = bl.HMC(num_warmup=400, num_samples=500, max_leapfrog=4)
+    options = {"seed": 0, "num_chains": 2}
+    cuts = [("main/warm start", 3), ("main", 3), ("main", 8)]
     whole, again = cut_and_resumed(
-        tmp_path / "run", monkeypatch, [3, 60, 4, 3], problem.model, algorithm, data, **options
+        tmp_path / "run", monkeypatch, cuts, problem.model, algorithm, data, every=100, **options
     )
     assert_same(whole, again)
     # Each draw was written once: the parts of the last checkpoint hold all of them.
@@ -157,15 +157,16 @@ def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatc
         for name, _ in json.loads(last.read_text())["description"]["parts"]
     ]
     assert len(parts) > 3
-    assert sum(part["draw of leaf 0"].shape[1] for part in parts if "draw of leaf 0" in part) == 50
+    assert sum(part["draw of leaf 0"].shape[1] for part in parts if "draw of leaf 0" in part) == 500
 
 
 def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
     x, y = problems.wiggle(50)
     model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bl.priors.Normal(learn=True))
-    options = {"seed": 0, "num_steps": 60, "batch_size": 8, "chunk_size": 10}
+    options = {"seed": 0, "num_steps": 500, "batch_size": 8}
+    cuts = [("main/warm start", 3), ("main", 1), ("main", 80)]
     whole, again = cut_and_resumed(
-        tmp_path / "run", monkeypatch, [3, 2000, 3], model, "vogn", (x, y), **options
+        tmp_path / "run", monkeypatch, cuts, model, "vogn", (x, y), every=100, **options
     )
     assert_same(whole, again)
 
@@ -174,7 +175,13 @@ def test_batches_from_an_iterable(tmp_path, problem, monkeypatch):
     parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
     options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
     whole, again = cut_and_resumed(
-        tmp_path / "run", monkeypatch, [3, 3], problem.model, "map", parts, **options
+        tmp_path / "run",
+        monkeypatch,
+        [("main", 3), ("main", 3)],
+        problem.model,
+        "map",
+        parts,
+        **options,
     )
     assert_same(whole, again)
 
