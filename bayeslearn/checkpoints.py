@@ -50,6 +50,7 @@ FIT, PART, CHECKPOINT = "fit", "part", "checkpoint"
 NAME = re.compile(rf"({PART}|{CHECKPOINT})-(\d{{6,}})")
 LEFT_OVER = re.compile(rf"\.({FIT}|({PART}|{CHECKPOINT})-\d{{6,}})\.(gone|[0-9a-f]{{16}})")
 EVERY, KEEP = "1m", 2
+ASKED = {"model", "algorithm", "options", "params", "has_callback"}
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -125,11 +126,15 @@ class Keeper:
                 self.keep = first["keep"]
             with jax.enable_x64(True):
                 self.asked = storage.unpack(self._first_arrays, first["asked"])
+            if self.asked.keys() != ASKED or not isinstance(self.asked["options"], dict):
+                raise StorageError("it does not say what was asked for")
             dict(first["fingerprints"])
+            dict(first["asked"]["dict"])
         except Exception as error:
             _refuse(self.folder / FIT, f"its description makes no sense ({error})")
+        before_it = first.get("versions")
         for name, now in versions().items():
-            before = first.get("versions", {}).get(name)
+            before = before_it.get(name) if isinstance(before_it, dict) else None
             if before != now:
                 self.notes.append(
                     f"Resumed with {name} {now} after {before}: the last bits may differ from those"
@@ -237,7 +242,6 @@ class Keeper:
         if self._left is None or self._left[0] != phase:
             return None
         place, self._left = self._left[1], None
-        self._last = (phase, float(place["step"]), time.monotonic())
         return place
 
     def look(self, phase: str, step: int, place: Any, position: Any = None) -> None:
@@ -247,7 +251,7 @@ class Keeper:
         """
         self.position = position
         if self._last[0] != phase:
-            self._last = (phase, 0.0, self._last[2])
+            self._last = (phase, float(step), self._last[2])
         if self._caught is not None:
             self._leave(self.write(phase, step, place))
         steps, seconds = self.most_steps, self.every[1]

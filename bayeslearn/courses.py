@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from functools import partial
 from typing import Any
@@ -21,6 +22,42 @@ TIE = 0.25  # of the objective's Monte-Carlo error
 CALM_ROUNDS = 20  # after which earlier back-offs are forgotten
 PATIENT_BACK_OFFS = 2  # before it steps back to its best state
 DRAW = "draw of leaf "  # in the name of what is kept beside a sampler's trace
+
+
+def _read(function: Any) -> Any:
+    """Whatever is odd about a record is a `StorageError`."""
+
+    @functools.wraps(function)
+    def inside(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except (StorageError, MemoryError):
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"The checkpoint cannot be loaded: its record makes no sense"
+                f" ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})."
+            ) from error
+
+    return inside
+
+
+def _take_counts(place: Any, record: dict[str, Any]) -> None:
+    for name in place.COUNTS:
+        value = record[name]
+        if type(value) is not type(getattr(place, name)):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+        if type(value) is int and not 0 <= value < 2**53:
+            raise ValueError(f"{name} is {value}")
+        if type(value) is float and not 0.0 < value <= 1.0:
+            raise ValueError(f"{name} is {value}")
+        setattr(place, name, value)
+
+
+def _trace(piece: Any) -> dict[str, np.ndarray]:
+    if not all(isinstance(values, np.ndarray) for values in piece.values()):
+        raise TypeError("a trace holds other things than arrays")
+    return piece
 
 
 class Course:
@@ -82,6 +119,7 @@ class Course:
         }
 
     @classmethod
+    @_read
     def from_record(
         cls, record: dict[str, Any], like: Any, base: Target, patience: int | None
     ) -> Course:
@@ -90,9 +128,8 @@ class Course:
 
         state, good, best = checkpoints.placed(record["states"], state_of)
         self = cls(state, base, patience)
-        self.good, self.infos = good, {k: [v] for k, v in record["infos"].items()}
-        for name in cls.COUNTS:
-            setattr(self, name, record[name])
+        self.good, self.infos = good, {k: [v] for k, v in _trace(record["infos"]).items()}
+        _take_counts(self, record)
         now, at_best = checkpoints.placed(record["targets"], partial(_target_again, base))
         self.target = base if now is None else now
         self.best.restore(record["best"], best, base if at_best is None else at_best)
@@ -129,6 +166,7 @@ class Walk:
         return {**counts, "states": [jax.tree.leaves(state) for state in self.states]}
 
     @classmethod
+    @_read
     def from_record(cls, record: dict[str, Any], like: Any, lanes: Lanes, algorithm: Any) -> Walk:
         if len(record["states"]) != lanes.num:
             raise StorageError(
@@ -138,8 +176,7 @@ class Walk:
             like = jax.eval_shape(jax.vmap(lambda _: like), np.zeros(lanes.num_chains))
         states = [checkpoints.rebuilt(like, leaves) for leaves in record["states"]]
         self = cls(lanes.place(states), algorithm)
-        for name in cls.COUNTS:
-            setattr(self, name, record[name])
+        _take_counts(self, record)
         return self
 
     def piece(self) -> dict[str, np.ndarray]:
@@ -184,9 +221,9 @@ class Best:
         }
 
     def restore(self, record: dict[str, Any], state: Any, target: Any) -> None:
-        self.state, self.target, self.step = state, target, record["step"]
+        self.state, self.target, self.step = state, target, int(record["step"])
         self._values = [float(value) for value in record["values"]]
-        self._best, self._since = record["best"], record["since"]
+        self._best, self._since = float(record["best"]), int(record["since"])
 
 
 def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]:
@@ -197,7 +234,10 @@ def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]
     }
 
 
+@_read
 def joined(pieces: list[dict[str, np.ndarray]], axis: int) -> dict[str, np.ndarray]:
+    """All pieces of a trace, in order."""
+    pieces = [_trace(piece) for piece in pieces]
     names = list(dict.fromkeys(name for piece in pieces for name in piece))
     return {
         name: np.concatenate([piece[name] for piece in pieces if name in piece], axis=axis)
@@ -224,6 +264,7 @@ def leaves_of_run(state: Any, target: Target) -> dict[str, Any]:
     return {"state": jax.tree.leaves(state), "target": _leaves_of_target(target)}
 
 
+@_read
 def run_again(left: dict[str, Any], like: Any, base: Target) -> tuple[Any, Target]:
     """State and target that an earlier process kept of a phase that it finished."""
     return checkpoints.rebuilt(like, left["state"]), _target_again(base, left["target"])

@@ -30,14 +30,7 @@ from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
-from bayeslearn.errors import (
-    ArgumentError,
-    DivergenceError,
-    Shown,
-    StorageError,
-    check_whole,
-    refuse,
-)
+from bayeslearn.errors import ArgumentError, DivergenceError, Shown, check_whole, refuse
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
@@ -175,8 +168,6 @@ def resume(
     """
     keeper = Keeper.reopen(path, every, keep)
     asked = keeper.asked
-    if not isinstance(asked, dict) or not isinstance(asked.get("options"), dict):
-        raise StorageError(f"{path} cannot be resumed: it does not say what was asked for.")
     if callback is None and asked["has_callback"]:
         refuse("callback", None, "be given again", "Write callback=False to go on without it.")
     return _fit(
@@ -608,7 +599,7 @@ def _optimise(
         run.ended = True
         keeper.write(setting.phase, run.step, run)
         pieces = [*keeper.pieces(), run.piece()]
-    trace = joined(pieces, axis=0)
+    trace = joined(pieces, 0)
     return _Run(best.state, target, None, trace, elbo, run.stopped, notes, compile_time)
 
 
@@ -695,12 +686,12 @@ def _sample(
     if keeper is not None:
         keeper.write(setting.phase, run.step, run)
         pieces = [*keeper.pieces(), run.piece()]
-    arrays = joined(pieces, axis=1)
+    arrays = joined(pieces, 1)
     del pieces
     kept = [arrays.pop(name) for name in [n for n in arrays if n.startswith(DRAW)]]
     position = jax.vmap(algorithm.position) if lanes.is_batched else algorithm.position
-    structure = jax.tree.structure(jax.eval_shape(position, run.states[0]))
-    draws = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in kept])
+    like = jax.eval_shape(position, run.states[0])
+    draws = checkpoints.rebuilt(like, [jnp.asarray(leaf) for leaf in kept], is_exact=False)
     if target.likelihood is not None and target.likelihood.is_marginal:
         draws = complete(target, draws, _named(root, "complete"))
     notes = []
