@@ -55,8 +55,8 @@ def _take_counts(place: Any, record: dict[str, Any]) -> None:
 
 
 def _trace(piece: Any) -> dict[str, np.ndarray]:
-    if not all(isinstance(values, np.ndarray) for values in piece.values()):
-        raise TypeError("a trace holds other things than arrays")
+    if not all(isinstance(k, str) and isinstance(v, np.ndarray) for k, v in piece.items()):
+        raise TypeError("a trace holds other things than arrays by name")
     return piece
 
 

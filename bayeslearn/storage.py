@@ -485,6 +485,8 @@ class _Decoder:
             items = [self.decode(item) for item in node[tag]]
             return items if tag == "list" else tuple(items)
         if tag == "dict":
+            if not all(type(key) in (str, int) for key, _ in node["dict"]):
+                raise StorageError("it holds a mapping whose keys are neither names nor numbers")
             return {key: self.decode(value) for key, value in node["dict"]}
         if tag == "network":
             return self._network(node["network"])
@@ -718,8 +720,9 @@ def _decode_posterior(
     for name, kind in PARTS.items():
         if not isinstance(parts.get(name), kind):
             raise StorageError(f"its {name} is a {type(parts.get(name)).__name__}")
-    if not all(isinstance(values, np.ndarray) for values in parts["trace"].values()):
-        raise StorageError("its trace holds other things than arrays")
+    trace = parts["trace"]
+    if not all(isinstance(k, str) and isinstance(v, np.ndarray) for k, v in trace.items()):
+        raise StorageError("its trace holds other things than arrays by name")
     posterior = Posterior(**{**parts, "target": dataclasses.replace(parts["target"], **model)})
     _check_fits(posterior, decoder.like)
     return posterior

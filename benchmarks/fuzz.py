@@ -94,7 +94,7 @@ def make(folder: Path) -> dict[str, tuple[Path, object]]:
 
 
 def broken(folder: Path, rng: random.Random, is_sealed: bool) -> Path:
-    """Break one file of a folder of arrays; where checksums are made anew, sound ones go with it."""
+    """Break one file of a folder of arrays, and make its checksums anew if asked to."""
     manifest, arrays = (folder / name for name in (storage.MANIFEST, storage.ARRAYS))
     if not is_sealed:
         path = rng.choice((manifest, arrays))
