@@ -172,7 +172,7 @@ def address_space() -> int:
 def main(arguments: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", default="0")
     parser.add_argument("--kinds", nargs="*", help="of what `make` makes")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
