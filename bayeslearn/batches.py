@@ -16,6 +16,7 @@ from bayeslearn.tree import Array, PyTree
 
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
 AUTO_BATCH = 256
+MOST_SPOILED = 100  # batches of a stream in a row that hold NaN
 
 
 def auto_batch_size(num_rows: int) -> int:
@@ -54,7 +55,7 @@ class Stream:
         self._seen_this_pass = 0
         self._pending: list[Any] = []
         self.batch_size = 0
-        self.served = 0
+        self.served = self.spoiled = 0
         self.hashed: Any = None  # a running SHA-256 of what was served, where one is kept
 
     def peek(self) -> Any:
@@ -87,7 +88,16 @@ class Stream:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded), len(batches)
 
     def _serve(self, target: Target) -> Batch:
-        raw = self._pending.pop(0) if self._pending else self._next()
+        """The next batch; those that hold NaN or infinity are counted and passed over."""
+        for _ in range(MOST_SPOILED):
+            raw = self._pending.pop(0) if self._pending else self._next()
+            if not _is_spoiled(raw):
+                break
+            self.spoiled += 1
+        else:
+            raise DataError(
+                f"The data iterator gave {MOST_SPOILED} batches in a row that hold NaN or infinity."
+            )
         batch = self._fit_in(target, raw)
         self.served += 1
         if self.hashed is not None:
@@ -140,6 +150,15 @@ class Stream:
 
         weight = np.concatenate([np.ones(rows), np.zeros(missing)])
         return target.batch((jax.tree.map(pad, x), pad(y)), weight)
+
+
+def _is_spoiled(raw: Any) -> bool:
+    """Whether numbers of a batch are not finite; what is no batch at all is found out later."""
+    try:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(raw)]
+    except (TypeError, ValueError):
+        return False
+    return any(leaf.dtype.kind == "f" and not np.all(np.isfinite(leaf)) for leaf in leaves)
 
 
 def sample_rows(data: Batch, most: int) -> Batch:

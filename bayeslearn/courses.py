@@ -21,6 +21,8 @@ WINDOW = 10  # evaluations in the moving average
 TIE = 0.25  # of the objective's Monte-Carlo error
 CALM_ROUNDS = 20  # after which earlier back-offs are forgotten
 PATIENT_BACK_OFFS = 2  # before it steps back to its best state
+SUNK_LOOKS = 20  # in a row, far below the first or not finite, before it steps back too
+SUNK_ERRORS = 10.0  # Monte-Carlo errors that are not far
 DRAW = "draw of leaf "  # in the name of what is kept beside a sampler's trace
 
 
@@ -49,7 +51,7 @@ def _take_counts(place: Any, record: dict[str, Any]) -> None:
             raise TypeError(f"{name} is a {type(value).__name__}")
         if type(value) is int and not 0 <= value < 2**53:
             raise ValueError(f"{name} is {value}")
-        if type(value) is float and not 0.0 < value <= 1.0:
+        if name == "scale" and not 0.0 < value <= 1.0:
             raise ValueError(f"{name} is {value}")
         setattr(place, name, value)
 
@@ -65,7 +67,7 @@ class Course:
 
     COUNTS = (
         *("step", "at", "bad", "skipped", "scale", "back_offs", "recent", "calm"),
-        *("stopped", "ended"),
+        *("first", "low", "sunk", "stopped", "ended"),
     )
 
     def __init__(self, state: Any, target: Target, patience: int | None):
@@ -76,6 +78,8 @@ class Course:
         self.bad = self.skipped = 0
         self.scale = 1.0  # of the learning rate
         self.back_offs = self.recent = self.calm = 0
+        self.first = -math.inf  # the first finite bound
+        self.low = self.sunk = 0  # looks in a row far below it, and back-offs for that reason
         self.stopped, self.ended = "", False
         self.infos: dict[str, list[np.ndarray]] = {}  # since the last look
         self.trace: dict[str, list[Any]] = {}  # before it, since the last checkpoint
@@ -84,12 +88,26 @@ class Course:
     def now(self) -> int:
         return self.at
 
-    def back_off(self) -> None:
-        """To the last good state, with steps half as long."""
+    def sinks(self, bound: float, error: float, num_data: float) -> bool:
+        """Whether the bound has been lost for long: not finite, or a nat per row below the first.
+
+        A variance that explodes or collapses, or steps that are too long for the noise of their
+        gradients, end here if they do not end in numbers that are not finite.
+        """
+        if math.isfinite(bound) and self.first == -math.inf:
+            self.first = bound
+        far = max(num_data, SUNK_ERRORS * error) if math.isfinite(error) else num_data
+        is_low = not math.isfinite(bound) or bound < self.first - far
+        self.low = self.low + 1 if is_low else 0
+        return self.low >= SUNK_LOOKS
+
+    def back_off(self, *, is_sunk: bool = False) -> None:
+        """To the last good state (the best one, if it has sunk), with steps half as long."""
         self.back_offs += 1
         self.recent, self.calm = self.recent + 1, 0
         self.scale *= 0.5
-        if self.recent > PATIENT_BACK_OFFS and self.best.state is not None:
+        self.low, self.sunk = 0, self.sunk + is_sunk
+        if (is_sunk or self.recent > PATIENT_BACK_OFFS) and self.best.state is not None:
             # The last state was finite, but already on its way out.
             self.good, self.target = self.best.state, self.best.target
         self.state, self.at, self.bad, self.infos = self.good, self.step, 0, {}

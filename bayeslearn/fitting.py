@@ -338,6 +338,8 @@ def _infer(
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
         run = _optimise(setting, algorithm, start, warm, steps, options["eval_every"], rest)
+    if stream is not None and stream.spoiled:
+        notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
     if isinstance(algorithm, Joint):
         algorithm, run = algorithm.inner, run._replace(state=run.state.inner)
@@ -499,7 +501,7 @@ def _optimise(
         )
     compile_time = time.perf_counter() - timer
 
-    best = run.best
+    best, num_data = run.best, float(base.num_data)
     with Progress(algorithm.name, num_steps, setting.progress) as bar:
         while run.step < num_steps and not run.ended:
             goal = min(num_steps, run.step + eval_every)
@@ -530,13 +532,7 @@ def _optimise(
                     break
             if failed:
                 run.back_off()
-                if run.recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
-                    raise DivergenceError(
-                        f"{algorithm.name} met non-finite numbers after step {run.step} and"
-                        f" {run.recent - 1} shorter steps did not help. Scale x and y to unit"
-                        " spread, lower `learning_rate`, or check the network for divisions by"
-                        " zero."
-                    )
+                _check_goes_on(algorithm, run, "met non-finite numbers")
                 continue
             if run.at == run.step:
                 run.stopped = f"The data iterator ended after {run.step} steps."
@@ -554,7 +550,8 @@ def _optimise(
             run.trace.setdefault("eval_step", []).append(step)
             for name, value in metrics.items():
                 run.trace.setdefault("eval_" + name, []).append(value)
-            bar.update(step, metrics)
+            acted = {"skipped": run.skipped, "back_offs": run.back_offs}
+            bar.update(step, metrics | {name: n for name, n in acted.items() if n})
             error = metrics.pop("error")
             if not best.see(metrics["objective"], error, run.state, run.target, step):
                 run.stopped = (
@@ -564,6 +561,11 @@ def _optimise(
                 run.ended = True
             elif run.ended:
                 run.stopped = f"The data iterator ended after {step} steps."
+            bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
+            can_sink = hasattr(algorithm, "learning_rate") and not run.ended
+            if can_sink and run.sinks(bound, error, num_data):
+                run.back_off(is_sunk=True)
+                _check_goes_on(algorithm, run, "lost its lower bound")
             if setting.callback is not None:
                 with setting.kept(run):
                     is_asked = setting.callback(
@@ -578,8 +580,11 @@ def _optimise(
     if run.skipped:
         notes.append(f"{run.skipped} steps met non-finite numbers and were skipped.")
     if run.back_offs:
+        why = "non-finite numbers"
+        if run.sunk:
+            why = f"the lower bound was lost for long ({run.sunk}) or numbers were not finite"
         notes.append(
-            f"The step size was halved {run.back_offs} time(s) after non-finite numbers; the run"
+            f"The step size was halved {run.back_offs} time(s) after {why}; the run"
             f" ended at {run.scale:g} of the learning rate asked for."
         )
     target = algorithm.settled(best.target, best.state)
@@ -1016,6 +1021,15 @@ def _check_finite_start(target: Target, state: Any, start: PyTree) -> None:
 @jax.jit
 def _log_joint(target: Target, params: PyTree) -> Array:
     return target.log_joint(params)
+
+
+def _check_goes_on(algorithm: Algorithm, run: Course, what: str) -> None:
+    if run.recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
+        raise DivergenceError(
+            f"{algorithm.name} {what} after step {run.step} and {run.recent - 1} shorter steps did"
+            " not help. Scale x and y to unit spread, lower `learning_rate`, or check the network"
+            " for divisions by zero."
+        )
 
 
 def _shortened(algorithm: Algorithm, scale: float) -> Algorithm:

@@ -494,3 +494,47 @@ def test_back_offs_are_remembered(tmp_path, monkeypatch):
             bl.fit(target, algorithm, checkpoint=run, every="1h", **options)
         monkeypatch.undo()
         assert_same(whole, bl.resume(run, model=target))
+
+
+def test_batches_that_hold_nan_are_skipped_and_counted(problem, data):
+    """The run is that of the other batches alone."""
+    x, y = data
+    spoiled = (np.where(np.arange(60)[:, None] == 7, np.nan, x), y)
+    parts = [data, spoiled, (x, np.full_like(y, np.inf)), data]
+    found = bl.fit(problem.model, "map", parts, num_data=60, **OPTIONS)
+    assert found.notes == ("60 batches held NaN or infinity and were skipped.",)
+    sound = bl.fit(problem.model, "map", [data], num_data=60, **OPTIONS)
+    np.testing.assert_array_equal(found.family.mean_vector(), sound.family.mean_vector())
+    with pytest.raises(DataError, match="100 batches in a row that hold NaN"):
+        bl.fit(problem.model, "map", iter([data, *[spoiled] * 100]), num_data=60, **OPTIONS)
+
+
+@jax.custom_jvp
+def cliff(w):
+    return w
+
+
+@cliff.defjvp
+def _(primals, tangents):
+    (w,), (t,) = primals, tangents
+    return w, t * jnp.where(w > 2.0, jnp.inf, 1.0)
+
+
+def test_an_infinite_gradient_shortens_the_step():
+    """The first step leads to 2.25, where the gradient is infinite; half of it does not."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * (cliff(w) - 1.5) ** 2, jnp.asarray(0.0))
+    algorithm = bl.MAP(optimizer="sgd", learning_rate=1.5, power=0.0)
+    found = bl.fit(target, algorithm, seed=0, num_steps=40)
+    assert "halved 1 time(s)" in found.notes[0]
+    assert "0.5 of the learning rate" in found.notes[0]
+    np.testing.assert_allclose(float(found.family.mean), 1.5, rtol=1e-9)
+
+
+def test_a_bound_that_sinks_for_long_shortens_the_step():
+    """On -w^2 / 2 each step of 2.005 multiplies w by -1.005: slowly, but away from the mode."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * w**2, jnp.asarray(3.0))
+    algorithm = bl.MAP(optimizer="sgd", learning_rate=2.005, power=0.0)
+    found = bl.fit(target, algorithm, seed=0, num_steps=400)
+    assert "the lower bound was lost for long (1)" in found.notes[0]
+    assert abs(float(found.family.mean)) < 1e-6
+    assert np.min(found.trace["eval_log_joint"]) < found.trace["eval_log_joint"][0] - 1.0
