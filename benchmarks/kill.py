@@ -119,21 +119,24 @@ def checkpoints_in(folder: Path) -> set[str]:
     return {name for name in names_in(folder) if name.startswith("checkpoint-")}
 
 
-def kill(process: subprocess.Popen, folder: Path, moment: str, rng: random.Random) -> dict | None:
-    """Kill at such a moment; None if the process ended before."""
+def kill(
+    process: subprocess.Popen, folder: Path, moment: str, rng: random.Random, longest: float
+) -> dict | None:
+    """Kill at such a moment of a run of `longest` seconds; None if the process ended before."""
     before, began = checkpoints_in(folder), time.monotonic()
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
         raise RuntimeError(f"A process did not start:\n{process.communicate()[1]}")
     ready = time.monotonic()
     if moment == "any":
-        wait = rng.uniform(0.0, 8.0)
+        wait = rng.uniform(0.0, longest)
         while time.monotonic() - ready < wait and process.poll() is None:
             time.sleep(0.001)
     else:
-        while process.poll() is None and not checkpoints_in(folder) - before:
+        is_first = moment == "write" and rng.random() < 0.5  # of this process
+        while process.poll() is None and not is_first and not checkpoints_in(folder) - before:
             time.sleep(0.0005)
-        until = time.monotonic() + rng.uniform(0.0, 2.0)
+        until = time.monotonic() + (0.0 if is_first else rng.uniform(0.0, 0.25 * longest))
         while process.poll() is None and time.monotonic() < until:
             time.sleep(0.0005)
         writes = rng.randrange(1, 4)  # not always the same of the folders of a checkpoint
@@ -154,14 +157,16 @@ def kill(process: subprocess.Popen, folder: Path, moment: str, rng: random.Rando
     }
 
 
-def one_run(name: str, kills: int, expected: dict[str, str], rng: random.Random, work: Path):
+def one_run(name: str, kills: int, expected: dict[str, str], seconds: float, work: Path, seed: str):
     """A run killed up to `kills` times and resumed each time."""
+    rng = random.Random(seed)
     folder = work / name
     shutil.rmtree(folder, ignore_errors=True)
     hits: list[dict] = []
     for number in range(kills):
         how = "resume" if "fit" in names_in(folder) else "begin"
-        hit = kill(start(name, folder, how), folder, MOMENTS[(number + rng.randrange(4)) % 4], rng)
+        moment = MOMENTS[(number + rng.randrange(4)) % 4]
+        hit = kill(start(name, folder, how), folder, moment, rng, seconds)
         if hit is None:
             break
         hits.append(hit)
@@ -199,9 +204,9 @@ def main(arguments: list[str] | None = None) -> dict:
     from bayeslearn.algorithms import ALGORITHMS
 
     names = given.algorithms or list(ALGORITHMS)
-    results: dict = {"expected": {}, "runs": []}
+    results: dict = {"expected": {}, "seconds": {}, "runs": []}
     if given.out and given.out.exists():
-        results = json.loads(given.out.read_text())
+        results |= json.loads(given.out.read_text())
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=given.work) as work:
         while summary(results["runs"])["kills"] < given.kills:
@@ -213,12 +218,18 @@ def main(arguments: list[str] | None = None) -> dict:
                     1, len(run["kills"])
                 )
             name = min(names, key=lambda n: counts[n])
-            if name not in results["expected"]:
-                results["expected"][name] = ended(start(name, Path(work), "whole"))
+            if name not in results["seconds"]:
+                process, since = start(name, Path(work), "whole"), time.monotonic()
+                results["expected"][name] = ended(process)
+                results["seconds"][name] = time.monotonic() - since
             left = given.kills - summary(results["runs"])["kills"]
-            rng = random.Random(f"{name} {len(results['runs'])}")
             run = one_run(
-                name, min(KILLS_PER_RUN, left), results["expected"][name], rng, Path(work)
+                name,
+                min(KILLS_PER_RUN, left),
+                results["expected"][name],
+                results["seconds"][name],
+                Path(work),
+                seed=f"{name} {len(results['runs'])}",
             )
             results["runs"].append(run)
             results["summary"] = summary(results["runs"])
