@@ -219,7 +219,9 @@ def main(arguments: list[str] | None = None) -> dict:
                 )
             name = min(names, key=lambda n: counts[n])
             if name not in results["seconds"]:
-                process, since = start(name, Path(work), "whole"), time.monotonic()
+                process = start(name, Path(work), "whole")
+                process.stdout.readline()  # it is ready
+                since = time.monotonic()
                 results["expected"][name] = ended(process)
                 results["seconds"][name] = time.monotonic() - since
             left = given.kills - summary(results["runs"])["kills"]
