@@ -163,9 +163,20 @@ class Keeper:
             self._finished, self._parts = found.finished, found.parts
             self._left = (found.phase, found.place)
             self.position, self._elapsed = found.position, found.elapsed
-            refs = {ref.name for ref in (*found.finished.values(), *found.parts)}
-            self._kept = [(_name(CHECKPOINT, found.number), refs)]
+            for number in reversed(names):
+                if number < found.number:
+                    with contextlib.suppress(StorageError):  # one that is torn is left alone
+                        self._keep(self._read_checkpoint(number))
+            self._keep(found)
         self._sweep()
+
+    def _keep(self, found: Found) -> None:
+        """Count it among the last ones, of which there are at most `keep`."""
+        refs = {ref.name for ref in (*found.finished.values(), *found.parts)}
+        self._kept.append((_name(CHECKPOINT, found.number), refs))
+        for old, _ in self._kept[: -self.keep]:
+            self._remove(old)
+        self._kept = self._kept[-self.keep :]
 
     def _numbers(self, kind: str) -> list[int]:
         matches = (NAME.fullmatch(name) for name in os.listdir(self.folder))
@@ -313,6 +324,7 @@ class Keeper:
             }
             name = self._next(CHECKPOINT)
             storage.write_folder(self.folder / name, arrays, description)
+            found = Found(self._count, phase, finished, parts, None, None, 0.0)
         except (OSError, StorageError, SafetensorError) as error:
             for name in written:
                 self._remove(name)
@@ -327,11 +339,7 @@ class Keeper:
             return False
         self._finished, self._parts = finished, parts
         self._unwritten.clear()
-        refs = {ref.name for ref in (*finished.values(), *parts)}
-        self._kept.append((name, refs))
-        for old, _ in self._kept[: -self.keep]:
-            self._remove(old)
-        self._kept = self._kept[-self.keep :]
+        self._keep(found)
         self._sweep()
         return True
 
@@ -513,11 +521,11 @@ def _check_same(
 def _difference(first: dict[str, Any], now: dict[str, Any]) -> str:
     for name in [*first, *now]:
         a, b = first.get(name), now.get(name)
-        if a is None or b is None:
+        if not isinstance(a, dict) or b is None:
             return f"{name} {'left out' if b is None else 'added'}"
         for what in ("shape", "dtype"):
-            if a[what] != b[what]:
-                return f"{name} of {what} {b[what]} where it was {a[what]}"
+            if a.get(what) != b[what]:
+                return f"{name} of {what} {b[what]} where it was {a.get(what)}"
         if a != b:
             return f"{name} with other numbers"
     return "others"

@@ -122,7 +122,9 @@ def test_a_run_may_be_cut_many_times(tmp_path, problem, data, whole, monkeypatch
         with pytest.raises(Cut):
             bl.resume(run, data)
         monkeypatch.undo()
+        assert len(numbers(run)) <= 2
     assert_same(whole, bl.resume(run, data))
+    assert len(numbers(run)) == 2
 
 
 def cut_and_resumed(run, monkeypatch, cuts, model, algorithm, data, every=10, **options):
