@@ -303,7 +303,7 @@ class Keeper:
     def _write(self, phase: str, place: Any, piece: Any) -> bool:
         from safetensors import SafetensorError
 
-        written: list[str] = []
+        written: list[str] = []  # to be taken back if not all of it can be
         try:
             finished = dict(self._finished)
             for name, left in self._unwritten.items():
@@ -322,11 +322,11 @@ class Keeper:
                 "position": None if self.position is None else list(self.position),
                 "elapsed": self.elapsed(),
             }
-            name = self._next(CHECKPOINT)
-            storage.write_folder(self.folder / name, arrays, description)
+            written.append(self._next(CHECKPOINT))
+            storage.write_folder(self.folder / written[-1], arrays, description)
             found = Found(self._count, phase, finished, parts, None, None, 0.0)
         except (OSError, StorageError, SafetensorError) as error:
-            for name in written:
+            for name in reversed(written):
                 self._remove(name)
             self._failures += 1
             if self._failures == 1:
@@ -347,8 +347,8 @@ class Keeper:
         arrays, node = storage.pack(value)
         ref = Ref(self._next(PART), secrets.token_hex(8))
         told = {"kind": PART, "run": self.run, "mark": ref.mark, "value": node}
-        storage.write_folder(self.folder / ref.name, arrays, told)
         written.append(ref.name)
+        storage.write_folder(self.folder / ref.name, arrays, told)
         return ref
 
     def _read_part(self, ref: Ref) -> Any:

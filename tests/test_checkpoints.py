@@ -526,7 +526,7 @@ def test_an_infinite_gradient_shortens_the_step():
     """The first step leads to 2.25, where the gradient is infinite; half of it does not."""
     target = bl.Target.from_log_density(lambda w: -0.5 * (cliff(w) - 1.5) ** 2, jnp.asarray(0.0))
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.5, power=0.0)
-    found = bl.fit(target, algorithm, seed=0, num_steps=40)
+    found = bl.fit(target, algorithm, seed=0, num_steps=40, eval_every=20)
     assert "halved 1 time(s)" in found.notes[0]
     assert "0.5 of the learning rate" in found.notes[0]
     np.testing.assert_allclose(float(found.family.mean), 1.5, rtol=1e-9)
