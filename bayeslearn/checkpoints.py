@@ -51,6 +51,9 @@ NAME = re.compile(rf"({PART}|{CHECKPOINT})-(\d{{6,}})")
 LEFT_OVER = re.compile(rf"\.({FIT}|({PART}|{CHECKPOINT})-\d{{6,}})\.(gone|[0-9a-f]{{16}})")
 EVERY, KEEP = "1m", 2
 ASKED = {"model", "algorithm", "options", "params", "has_callback"}
+OPTIONS = {
+    *("seed", "num_steps", "batch_size", "num_chains", "num_data", "eval_every", "patience"),
+}
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -126,7 +129,7 @@ class Keeper:
                 self.keep = first["keep"]
             with jax.enable_x64(True):
                 self.asked = storage.unpack(self._first_arrays, first["asked"])
-            if self.asked.keys() != ASKED or not isinstance(self.asked["options"], dict):
+            if self.asked.keys() != ASKED or self.asked["options"].keys() != OPTIONS:
                 raise StorageError("it does not say what was asked for")
             dict(first["fingerprints"])
             dict(first["asked"]["dict"])

@@ -30,7 +30,14 @@ from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
-from bayeslearn.errors import ArgumentError, DivergenceError, Shown, check_whole, refuse
+from bayeslearn.errors import (
+    ArgumentError,
+    DivergenceError,
+    Shown,
+    StorageError,
+    check_whole,
+    refuse,
+)
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
@@ -172,7 +179,7 @@ def resume(
         refuse("callback", None, "be given again", "Write callback=False to go on without it.")
     return _fit(
         _model_again(asked["model"], model, network),
-        _again("algorithm", asked["algorithm"], algorithm),
+        check_algorithm(_again("algorithm", asked["algorithm"], algorithm)),
         data,
         asked["options"],
         validation=validation,
@@ -213,8 +220,10 @@ def _model_again(stored: Any, model: Any, network: Any) -> Any:
         if network is not None:
             refuse("network", Shown("a network"), "be left out beside a model, which has its own")
         return model
-    if not isinstance(stored, dict):
+    if stored is None:
         refuse("model", None, "be given again", "A Target cannot be written down as data.")
+    if not isinstance(stored, dict) or stored.keys() != {f.name for f in dataclasses.fields(Model)}:
+        raise StorageError("The run cannot be resumed: what it says of its model makes no sense.")
     if network is not None:
         stored = stored | {"network": network}
     elif isinstance(stored["network"], NotSaved):
