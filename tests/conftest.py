@@ -24,6 +24,7 @@ TURN_FILES = {
     "test_networks.py",
     "test_plots.py",
     "test_priors.py",
+    "test_properties.py",
     "test_reliability.py",
     "test_sequential.py",
     "test_storage.py",
