@@ -48,6 +48,7 @@ _HOMES = {
     "BayesLearnError": "bayeslearn.errors",
     "CheckpointWarning": "bayeslearn.errors",
     "DataError": "bayeslearn.errors",
+    "DataWarning": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
     "Interrupted": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import CheckpointWarning as CheckpointWarning
     from bayeslearn.errors import DataError as DataError
+    from bayeslearn.errors import DataWarning as DataWarning
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import Interrupted as Interrupted
     from bayeslearn.errors import StorageError as StorageError

@@ -27,6 +27,10 @@ class StorageError(BayesLearnError):
     """Something cannot be saved as data, or a folder is not a sound one of ours."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be fitted, but hardly well: their scale, or their number."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written, or one was passed over for the one before."""
 

@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -32,6 +33,7 @@ from bayeslearn.checkpoints import Keeper
 from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
 from bayeslearn.errors import (
     ArgumentError,
+    DataWarning,
     DivergenceError,
     Shown,
     StorageError,
@@ -58,6 +60,7 @@ STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
+ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
 MAIN = "main"  # the phase of the method itself; those before it have names below
 
 
@@ -281,6 +284,8 @@ def _fit(
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
 
+    if isinstance(model, Model) and stream is None:
+        _warn_of_data(target)
     if keeper is not None:
         keeper.enter(asked, _fingerprints(target, start, held_out))
         if stream is not None:
@@ -1025,6 +1030,29 @@ def _check_finite_start(target: Target, state: Any, start: PyTree) -> None:
             f"The log-density at the starting point is {log_joint}. Scale x and y to unit spread,"
             " or start elsewhere with `params=`."
         )
+
+
+def _warn_of_data(target: Target) -> None:
+    """`fit` scales nothing; priors and step sizes are made for columns of about unit spread."""
+    assert target.data is not None
+    told = []
+    if len(target.data.y) == 1:
+        told.append("There is a single row: the posterior is nearly the prior.")
+    for name, leaf in zip(
+        tree.leaf_names({"x": target.data.x}), jax.tree.leaves(target.data.x), strict=True
+    ):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        columns = np.abs(np.asarray(leaf, np.float64)).reshape(len(leaf), -1)
+        largest = columns.max(axis=0)
+        odd = largest[(largest > ODD_SCALE) | ((largest > 0) & (largest < 1 / ODD_SCALE))]
+        if odd.size:
+            told.append(
+                f"{odd.size} column(s) of {name} are as large as {odd.max():.3g} or as small as"
+                f" {odd.min():.3g}. Scale them to unit spread, as the estimators do."
+            )
+    if told:
+        warnings.warn(" ".join(told), DataWarning, stacklevel=5)
 
 
 @jax.jit
