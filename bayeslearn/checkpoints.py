@@ -146,6 +146,11 @@ class Keeper:
         self._find()
         return self
 
+    @property
+    def num_weights(self) -> Any:
+        """Of the model of the first process."""
+        return None if self._first is None else self._first["fingerprints"].get("num_weights")
+
     def _find(self) -> None:
         names = sorted(self._numbers(CHECKPOINT), reverse=True)
         self._count = max([*names, *self._numbers(PART)], default=0)

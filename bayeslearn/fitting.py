@@ -33,6 +33,7 @@ from bayeslearn.checkpoints import Keeper
 from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
 from bayeslearn.errors import (
     ArgumentError,
+    BayesLearnError,
     DataWarning,
     DivergenceError,
     Shown,
@@ -180,8 +181,14 @@ def resume(
     asked = keeper.asked
     if callback is None and asked["has_callback"]:
         refuse("callback", None, "be given again", "Write callback=False to go on without it.")
+    if model is None:
+        model = again = _model_again(asked["model"], network)
+        if network is None:
+            _check_rebuilt(again, data, keeper)
+    elif network is not None:
+        refuse("network", Shown("a network"), "be left out beside a model, which has its own")
     return _fit(
-        _model_again(asked["model"], model, network),
+        model,
         check_algorithm(_again("algorithm", asked["algorithm"], algorithm)),
         data,
         asked["options"],
@@ -218,11 +225,38 @@ def _first_not_saved(value: Any) -> NotSaved | None:
     return next((found for part in inside if (found := _first_not_saved(part))), None)
 
 
-def _model_again(stored: Any, model: Any, network: Any) -> Any:
-    if model is not None:
-        if network is not None:
-            refuse("network", Shown("a network"), "be left out beside a model, which has its own")
-        return model
+def _check_rebuilt(model: Model, data: Any, keeper: Keeper) -> None:
+    """A network rebuilt from a file must have the weights it had, before any is made."""
+    if not (isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])):
+        return
+    x, y = check_data(data)
+    try:
+        likelihood, _ = model.likelihood.bind(y)
+        start = jax.eval_shape(
+            lambda key: {
+                "network": model.network.init(
+                    key, jax.tree.map(lambda leaf: leaf[0], x), likelihood.num_outputs
+                ),
+                "likelihood": likelihood.init(),
+            },
+            jax.random.key(0),
+        )
+        is_same = tree.size(start) == keeper.num_weights
+    except BayesLearnError:
+        raise
+    except Exception as error:  # whatever a description of nonsense leads to
+        raise StorageError(
+            f"{keeper.folder} cannot be resumed: its model cannot be built"
+            f" ({type(error).__name__})."
+        ) from error
+    if not is_same:
+        raise StorageError(
+            f"{keeper.folder} cannot be resumed: its model has {tree.size(start)} weights, and had"
+            f" {keeper.num_weights}. Are these the same data?"
+        )
+
+
+def _model_again(stored: Any, network: Any) -> Model:
     if stored is None:
         refuse("model", None, "be given again", "A Target cannot be written down as data.")
     if not isinstance(stored, dict) or stored.keys() != {f.name for f in dataclasses.fields(Model)}:
@@ -314,6 +348,7 @@ def _fingerprints(target: Target, start: PyTree, held_out: Batch | None) -> dict
         "data": None if target.data is None else checkpoints.fingerprint(target.data._asdict()),
         "validation": None if held_out is None else checkpoints.fingerprint(held_out._asdict()),
         "model": checkpoints.digest((rest, start)),
+        "num_weights": tree.size(start),
     }
 
 

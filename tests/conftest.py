@@ -22,6 +22,7 @@ TURN_FILES = {
     "test_mc_dropout.py",
     "test_metrics.py",
     "test_networks.py",
+    "test_numerics.py",
     "test_plots.py",
     "test_priors.py",
     "test_properties.py",
