@@ -82,39 +82,18 @@ def vogn_update(
 
 
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
-    """Means over the rows of -log p, of its gradient and of the gradient's square.
-
-    One pass, a few rows at a time: memory is that of `curvature.ROWS_AT_ONCE` gradients.
-    """
-    rows = len(batch.y)
-    size = min(rows, curvature.ROWS_AT_ONCE)
-    padding = -rows % size
-    weight = jnp.ones(rows) if batch.weight is None else batch.weight
-    weight = jnp.pad(weight, (0, padding)).reshape(-1, size)
-
-    def in_chunks(leaf: Array) -> Array:
-        filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
-        return filled.reshape(-1, size, *leaf.shape[1:])
-
-    def one_row(x: PyTree, y: Array) -> tuple[Array, PyTree]:
-        row = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
-        return jax.value_and_grad(lambda p: -target.log_likelihood(p, row)[0])(params)
-
-    def add(sums: PyTree, chunk: tuple[PyTree, Array, Array]) -> tuple[PyTree, None]:
-        x, y, keep = chunk
-        values, gradients = jax.vmap(one_row)(x, y)
-        squares = jax.tree.map(jnp.square, gradients)
-        found = jax.tree.map(
-            lambda v: jnp.tensordot(keep.astype(v.dtype), v, axes=1), (values, gradients, squares)
-        )
-        return jax.tree.map(jnp.add, sums, found), None
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    start = (jnp.zeros((), jnp.float64), zeros, zeros)
-    chunks = (*jax.tree.map(in_chunks, (batch.x, batch.y)), weight)
-    sums, _ = jax.lax.scan(add, start, chunks)
+    """Means over the rows of -log p, of its gradient and of the gradient's square."""
+    log_likelihood, gradient, squares = curvature.moments(target, params, batch)
     total = target.num_data / target.scale(batch)
-    return jax.tree.map(lambda leaf: (leaf / total).astype(leaf.dtype), sums)
+
+    def mean(leaf: Array) -> Array:
+        return (leaf / total).astype(leaf.dtype)
+
+    return (
+        mean(-log_likelihood),
+        jax.tree.map(lambda g: mean(-g), gradient),
+        jax.tree.map(mean, squares),
+    )
 
 
 class VOGN(Algorithm):
@@ -161,9 +140,7 @@ class VOGN(Algorithm):
         """Mean negative log-likelihood of a row, its gradient g, and h."""
         if self.squares == "examples":
             return gradient_moments(target, params, batch)
-        nll, gradient = jax.value_and_grad(
-            lambda p: -target.scaled_log_likelihood(p, batch) / target.num_data
-        )(params)
+        nll, gradient, _ = gradient_moments(target, params, batch)
         if self.squares == "fisher":
             summed = curvature.fisher_diagonal(key, target, params, batch)
         else:
