@@ -34,7 +34,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import tree
+from bayeslearn import noise, tree
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.algorithms.vadam import prior_share, spread, starting_s, tree_unzip
@@ -121,6 +121,7 @@ class VOGN(Algorithm):
     kl_warmup: int = hyper(0, "steps over which that weight rises from 0.01 of itself", least=0)
     augmentation: float = hyper(1.0, "how many rows each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
+    noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -156,27 +157,27 @@ class VOGN(Algorithm):
         q = self.approximation(target, state)
         key_draws, key_labels = jax.random.split(key)
 
-        def one(noise: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return self.moments(key, target, q.transform(noise), rows)
+        def one(drawn: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
+            return self.moments(key, target, q.transform(drawn), rows)
 
-        noise = tree.normal_like(key_draws, state.mean, self.num_draws)
-        told = jax.vmap(one)(noise, jax.random.split(key_labels, self.num_draws))
+        drawn = noise.normal_like(key_draws, state.mean, self.num_draws, self.noise)
+        told = jax.vmap(one)(drawn, jax.random.split(key_labels, self.num_draws))
         nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
 
         prior_mean, share = prior_share(target, state.mean, self.augmentation * target.num_data)
         weight = self.complexity_weight(state.count)
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
+        told = {
+            "rate": rate,
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "weight": weight,
+            "damping": self.damping,
+        }
+
         def leaf(*arrays: Array) -> tuple[Array, ...]:
-            new = vogn_update(
-                *arrays,
-                rate=rate,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight=weight,
-                damping=self.damping,
-            )
-            return tuple(a.astype(old.dtype) for a, old in zip(new, arrays[:3], strict=True))
+            return vogn_update(*arrays, **tree.cast(told, arrays[0].dtype))
 
         parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
         mean, m, s = tree_unzip(leaf, *parts)
