@@ -155,7 +155,7 @@ class BayesByBackprop(Algorithm):
         zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
         newest = jnp.maximum(1.0 / AVERAGED, 1.0 / (1.0 + state.count))
         average = jax.tree.map(
-            lambda a, z: a + (newest * (z - a)).astype(a.dtype), state.average, zeta
+            lambda a, z: a + newest.astype(a.dtype) * (z - a), state.average, zeta
         )
         return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
 

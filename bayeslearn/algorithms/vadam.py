@@ -73,7 +73,7 @@ def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree
     """
     assert target.prior is not None
     mean, prec = target.prior.conditional(params)
-    return mean, jax.tree.map(lambda p: (p / num_data).astype(p.dtype), prec)
+    return mean, jax.tree.map(lambda p: p / num_data.astype(p.dtype), prec)
 
 
 def spread(s: PyTree, share: PyTree, num_data: Array) -> PyTree:
@@ -86,7 +86,7 @@ def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> P
     _, share = prior_share(target, params, num_data)
     prec = starting_prec(key, target, params, target.data)
     return jax.tree.map(
-        lambda p, own: jnp.maximum((p / num_data).astype(p.dtype) - own, 0.0), prec, share
+        lambda p, own: jnp.maximum(p / num_data.astype(p.dtype) - own, 0.0), prec, share
     )
 
 

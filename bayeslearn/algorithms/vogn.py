@@ -84,10 +84,10 @@ def vogn_update(
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
     """Means over the rows of -log p, of its gradient and of the gradient's square."""
     log_likelihood, gradient, squares = curvature.moments(target, params, batch)
-    total = target.num_data / target.scale(batch)
+    share = target.scale(batch) / target.num_data  # of one row
 
     def mean(leaf: Array) -> Array:
-        return (leaf / total).astype(leaf.dtype)
+        return leaf * share.astype(leaf.dtype)
 
     return (
         mean(-log_likelihood),
@@ -146,7 +146,7 @@ class VOGN(Algorithm):
             summed = curvature.fisher_diagonal(key, target, params, batch)
         else:
             summed = curvature.gauss_newton_diagonal(target, params, batch)
-        square = jax.tree.map(lambda c: (c / target.num_data).astype(c.dtype), summed)
+        square = jax.tree.map(lambda c: c / target.num_data.astype(c.dtype), summed)
         return nll, gradient, square
 
     def step(

@@ -237,7 +237,7 @@ def _like(params: PyTree, values: PyTree) -> PyTree:
 
 def _scaled(target: Target, batch: Batch, summed: PyTree) -> PyTree:
     scale = target.scale(batch)
-    return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), summed)
+    return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), summed)
 
 
 def _plus_prior(target: Target, params: PyTree, curvature: PyTree) -> PyTree:

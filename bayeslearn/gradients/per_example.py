@@ -617,13 +617,18 @@ class _Entry:
         if not is_right:
             d = jnp.moveaxis(d, range(start, start + len(kept)), range(d.ndim - len(kept), d.ndim))
         x, d = x.reshape(len(x), -1, num_inputs), d.reshape(len(d), -1, num_outputs)
+        is_turned = bool(kept) and kept[0] == 0  # so that the product comes out as the leaf lies
+        first, second = (d, x) if is_turned else (x, d)
         if x.shape[1] == 1:
-            weighted = d[:, 0] ** 2 if scale is None else d[:, 0] ** 2 * _column(scale, d.dtype)
-            found = (x[:, 0] ** 2).T @ weighted
+            weighted = first[:, 0] ** 2
+            if scale is not None:
+                weighted = weighted * _column(scale, weighted.dtype)
+            found = weighted.T @ (second[:, 0] ** 2)
         else:
-            found = _summed_squares(lambda x, d: x.T @ d, (x, d), scale)
-        order = [*summed, *kept]
-        return found.reshape([shape[i] for i in order]).transpose(sorted(order, key=order.index))
+            found = _summed_squares(lambda a, b: a.T @ b, (first, second), scale)
+        order = [*kept, *summed] if is_turned else [*summed, *kept]
+        back = sorted(range(len(order)), key=lambda i: order[i])
+        return found.reshape([shape[i] for i in order]).transpose(back)
 
     # a kernel
 
