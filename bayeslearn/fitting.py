@@ -535,7 +535,7 @@ def _optimise(
         run.stopped = f"All {num_steps} steps were done."
     else:
         run = Course.from_record(left, jax.eval_shape(begin), base, patience)
-    advance = partial(_steps, key_step=key_step, key_data=key_data, length=length)
+    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
     if setting.stream is None:
@@ -769,7 +769,16 @@ def _init_from(algorithm: Any, key: Array, target: Target, q: Any) -> Any:
     return jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
 
 
-@partial(jax.jit, static_argnames=("length", "batch_size"))
+def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, Array]:
+    """`_steps`; where one of them was not finite, again from the start and without it.
+
+    So that steps which are all finite, as they nearly always are, need not keep the old state.
+    """
+    results = _steps(algorithm, skips=False, **arguments)
+    return _steps(algorithm, skips=True, **arguments) if int(results[2]) else results
+
+
+@partial(jax.jit, static_argnames=("length", "batch_size", "skips"))
 def _steps(
     algorithm: Algorithm,
     *,
@@ -782,8 +791,12 @@ def _steps(
     length: int,
     batch_size: int | None,
     stream: Batch | None,
+    skips: bool,
 ) -> tuple[Any, Any, Array, Array]:
-    """Steps begin, ..., begin + count - 1: new state, their infos, steps skipped, all finite."""
+    """Steps begin, ..., begin + count - 1: new state, their infos, steps not finite, all finite.
+
+    With `skips` a step whose info is not finite leaves the state as it was.
+    """
     data = target.data
     rows = 1 if data is None else len(data.y)
     is_full = data is None or batch_size == rows
@@ -810,7 +823,7 @@ def _steps(
         batch, order = batch_of(t, j, order)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), target, state, batch)
         finite = tree.all_finite(info)
-        state = tree.where(finite, new, state)
+        state = tree.where(finite, new, state) if skips else new
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
         return state, order, infos, bad + (~finite)
 
