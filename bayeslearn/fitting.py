@@ -365,7 +365,7 @@ def _optimise(
     if step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
 
-    notes = []
+    notes = algorithm.remarks(best.target, start)
     if skipped:
         notes.append(f"{skipped} steps met non-finite numbers and were skipped.")
     if back_offs:
