@@ -625,7 +625,7 @@ def _optimise(
     if run.step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
 
-    notes = []
+    notes = algorithm.remarks(best.target, start)
     if run.skipped:
         notes.append(f"{run.skipped} steps met non-finite numbers and were skipped.")
     if run.back_offs:

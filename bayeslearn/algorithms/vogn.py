@@ -184,6 +184,15 @@ class VOGN(Algorithm):
         nll, kl = nll * target.num_data, q.kl(target.prior)
         return VOGNState(mean, s, m, state.count + 1), VOGNInfo(-nll - kl, nll, kl, weight)
 
+    def remarks(self, target: Target, params: PyTree) -> list[str]:
+        slow = curvature.fallbacks(target, params)
+        if not slow:
+            return []
+        return [
+            f"The squares of {', '.join(slow)} took one gradient per example: these weights are"
+            " used in several places, or changed before they meet the input."
+        ]
+
     def approximation(
         self, target: Target, state: VOGNState, draws: PyTree | None = None
     ) -> DiagonalGaussian:

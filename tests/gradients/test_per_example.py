@@ -193,3 +193,19 @@ def test_half_the_leaves_held_and_rows_of_unequal_weight(x64):
     np.testing.assert_allclose(tree.ravel(gradient), batch.weight @ each, rtol=1e-4)
     np.testing.assert_allclose(tree.ravel(squares), batch.weight @ each**2, rtol=1e-4)
     assert curvature.fallbacks(target, params) == []
+
+
+def test_fit_names_the_leaves_that_fall_back():
+    class Tied(eqx.Module):
+        def init(self, key, x_example, num_outputs):
+            return {"tied": 0.1 * jnp.ones((2, 2)), "out": jnp.ones((2, num_outputs))}
+
+        def apply(self, params, x, key=None):
+            return jnp.tanh(jnp.tanh(x @ params["tied"]) @ params["tied"]) @ params["out"]
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    model = bl.Model(Tied(), bl.likelihoods.Gaussian(noise_scale=1.0))
+    posterior = bl.fit(model, bl.VOGN(num_draws=1), (x, y), seed=0, num_steps=3)
+    (note,) = posterior.notes
+    assert "squares of tied took" in note
