@@ -173,6 +173,30 @@ def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
     assert_same(whole, again)
 
 
+@pytest.mark.slow
+def test_points_trained_along(tmp_path, monkeypatch):
+    """Cut while all leaves are trained, in the warm start, and while points move with q."""
+    model = bl.Model(
+        bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bayesian="layers.1.*", points="joint"
+    )
+    cuts = [("main/points", 3), ("main/warm start", 2), ("main", 80)]
+    options = {"seed": 0, "num_steps": 500}
+    whole, again = cut_and_resumed(
+        tmp_path / "run",
+        monkeypatch,
+        cuts,
+        model,
+        "bayes-by-backprop",
+        problems.wiggle(30),
+        every=100,
+        **options,
+    )
+    assert_same(whole, again)
+    held = [jax.tree.leaves(p.target.held) for p in (whole, again)]
+    for a, b in zip(*held, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_batches_from_an_iterable(tmp_path, problem, monkeypatch):
     parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
     options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
