@@ -191,7 +191,8 @@ class Walk:
                 "The checkpoint was written by chains on other devices; go on where it was written."
             )
         if lanes.is_batched:
-            like = jax.eval_shape(jax.vmap(lambda _: like), np.zeros(lanes.num_chains))
+            lead = (lanes.num_chains,)
+            like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, s.dtype), like)
         states = [checkpoints.rebuilt(like, leaves) for leaves in record["states"]]
         self = cls(lanes.place(states), algorithm)
         _take_counts(self, record)

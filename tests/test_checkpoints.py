@@ -20,6 +20,7 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import checkpoints, storage
+from bayeslearn.chains import Lanes
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import ArgumentError, CheckpointWarning, DataError, Interrupted, StorageError
 
@@ -160,6 +161,32 @@ def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatc
     ]
     assert len(parts) > 3
     assert sum(part["draw of leaf 0"].shape[1] for part in parts if "draw of leaf 0" in part) == 500
+
+
+@pytest.mark.slow
+def test_chains_in_one_batch(tmp_path, problem, data, monkeypatch):
+    """As on a single accelerator."""
+    original = Lanes.__init__
+
+    def batched(self, num_chains):
+        original(self, num_chains)
+        self.is_batched, self.num = True, 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lanes, "__init__", batched)
+        algorithm = bl.MetropolisHastings(num_warmup=200, num_samples=200, thin=1)
+        whole, again = cut_and_resumed(
+            tmp_path / "run",
+            monkeypatch,
+            [("main", 3), ("main", 4)],
+            problem.model,
+            algorithm,
+            data,
+            every=50,
+            seed=0,
+            num_chains=3,
+        )
+    assert_same(whole, again)
 
 
 def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
