@@ -145,6 +145,8 @@ class Course:
             return checkpoints.rebuilt(like, leaves)
 
         state, good, best = checkpoints.placed(record["states"], state_of)
+        if state is None or good is None or (best is None and record["step"] > 0):
+            raise ValueError("a state is missing")
         self = cls(state, base, patience)
         self.good, self.infos = good, {k: [v] for k, v in _trace(record["infos"]).items()}
         _take_counts(self, record)
