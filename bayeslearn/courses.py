@@ -145,6 +145,8 @@ class Course:
             return checkpoints.rebuilt(like, leaves)
 
         state, good, best = checkpoints.placed(record["states"], state_of)
+        if state is None or good is None or (best is None and record["step"] > 0):
+            raise ValueError("a state is missing")
         self = cls(state, base, patience)
         self.good, self.infos = good, {k: [v] for k, v in _trace(record["infos"]).items()}
         _take_counts(self, record)
@@ -191,7 +193,8 @@ class Walk:
                 "The checkpoint was written by chains on other devices; go on where it was written."
             )
         if lanes.is_batched:
-            like = jax.eval_shape(jax.vmap(lambda _: like), np.zeros(lanes.num_chains))
+            lead = (lanes.num_chains,)
+            like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, s.dtype), like)
         states = [checkpoints.rebuilt(like, leaves) for leaves in record["states"]]
         self = cls(lanes.place(states), algorithm)
         _take_counts(self, record)

@@ -20,6 +20,7 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import checkpoints, storage
+from bayeslearn.chains import Lanes
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import ArgumentError, CheckpointWarning, DataError, Interrupted, StorageError
 
@@ -162,6 +163,32 @@ def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatc
     assert sum(part["draw of leaf 0"].shape[1] for part in parts if "draw of leaf 0" in part) == 500
 
 
+@pytest.mark.slow
+def test_chains_in_one_batch(tmp_path, problem, data, monkeypatch):
+    """As on a single accelerator."""
+    original = Lanes.__init__
+
+    def batched(self, num_chains):
+        original(self, num_chains)
+        self.is_batched, self.num = True, 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lanes, "__init__", batched)
+        algorithm = bl.MetropolisHastings(num_warmup=200, num_samples=200, thin=1)
+        whole, again = cut_and_resumed(
+            tmp_path / "run",
+            monkeypatch,
+            [("main", 3), ("main", 4)],
+            problem.model,
+            algorithm,
+            data,
+            every=50,
+            seed=0,
+            num_chains=3,
+        )
+    assert_same(whole, again)
+
+
 def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
     x, y = problems.wiggle(50)
     model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bl.priors.Normal(learn=True))
@@ -171,6 +198,30 @@ def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
         tmp_path / "run", monkeypatch, cuts, model, "vogn", (x, y), every=100, **options
     )
     assert_same(whole, again)
+
+
+@pytest.mark.slow
+def test_points_trained_along(tmp_path, monkeypatch):
+    """Cut while all leaves are trained, in the warm start, and while points move with q."""
+    model = bl.Model(
+        bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bayesian="layers.1.*", points="joint"
+    )
+    cuts = [("main/points", 3), ("main/warm start", 2), ("main", 80)]
+    options = {"seed": 0, "num_steps": 500}
+    whole, again = cut_and_resumed(
+        tmp_path / "run",
+        monkeypatch,
+        cuts,
+        model,
+        "bayes-by-backprop",
+        problems.wiggle(30),
+        every=100,
+        **options,
+    )
+    assert_same(whole, again)
+    held = [jax.tree.leaves(p.target.held) for p in (whole, again)]
+    for a, b in zip(*held, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_batches_from_an_iterable(tmp_path, problem, monkeypatch):
