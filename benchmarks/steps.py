@@ -171,17 +171,17 @@ def curvature_case(module: eqx.Module, shape: tuple[int, ...], batch_size: int, 
     def log_prob(outputs, label):
         return -optax.softmax_cross_entropy_with_integer_labels(outputs, label)
 
-    def gradient(params):
+    def gradient(params, x, y):
         return jax.grad(lambda p: jnp.sum(jax.vmap(log_prob)(jax.vmap(apply, (None, 0))(p, x), y)))(
             params
         )
 
-    def exact(params):
+    def exact(params, x, y):
         outputs, pull = per_example.outputs_and_pull(apply, params, x)
         first, second = pull(jax.vmap(jax.grad(log_prob))(outputs, y))
         return jax.tree.map(lambda a, b: a + 1e-3 * b, first, second)
 
-    def one_by_one(params):
+    def one_by_one(params, x, y):
         def of_row(row, label):
             found = jax.grad(lambda p: log_prob(apply(p, row), label))(params)
             return found, jax.tree.map(jnp.square, found)
@@ -198,13 +198,13 @@ def curvature_case(module: eqx.Module, shape: tuple[int, ...], batch_size: int, 
 
     def turns(function) -> Callable[[], Turn]:
         @jax.jit
-        def run(params):
+        def run(params, x, y):
             def one(_, params):
-                return jax.tree.map(lambda w, g: w + 1e-9 * g, params, function(params))
+                return jax.tree.map(lambda w, g: w + 1e-9 * g, params, function(params, x, y))
 
             return jax.lax.fori_loop(0, steps, one, params)
 
-        return lambda: lambda: jax.block_until_ready(run(params)) and None
+        return lambda: lambda: jax.block_until_ready(run(params, x, y)) and None
 
     contenders = {
         "gradient": turns(gradient),

@@ -195,11 +195,11 @@ class Vadam(Algorithm):
         )
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
-        told = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
+        numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             # In the leaf's own type: one float64 number would make all work on it double.
-            return vadam_update(*arrays, **tree.cast(told, arrays[0].dtype))
+            return vadam_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
         parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
         return tree_unzip(leaf, *parts)

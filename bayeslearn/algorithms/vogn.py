@@ -168,7 +168,7 @@ class VOGN(Algorithm):
         weight = self.complexity_weight(state.count)
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
-        told = {
+        numbers = {
             "rate": rate,
             "beta1": self.beta1,
             "beta2": self.beta2,
@@ -177,7 +177,7 @@ class VOGN(Algorithm):
         }
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
-            return vogn_update(*arrays, **tree.cast(told, arrays[0].dtype))
+            return vogn_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
         parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
         mean, m, s = tree_unzip(leaf, *parts)

@@ -521,7 +521,7 @@ def _run_loop(loop: _Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> 
 
 
 def _sites_within(block: _Block) -> list[_Site]:
-    found = []
+    found: list[_Site] = []
     for special in block.special.values():
         found += _sites_within(special.body) if isinstance(special, _Loop) else [special]
     return found
