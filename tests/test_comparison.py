@@ -214,6 +214,8 @@ def test_a_tie_goes_to_the_better_calibrated():
 def test_a_classifier_less_calibrated_than_the_baseline_is_not_chosen():
     told = {"map": class_fold(0.0, 0.95), "worse": class_fold(2.0, 0.99)}
     assert comparison._choose("classification", told, "map").name == "map"
+    told["no better"] = class_fold(2.0, 0.95)
+    assert comparison._choose("classification", told, "map").name == "map"
     told["better"] = class_fold(1.0, 0.9)
     assert comparison._choose("classification", told, "map").name == "better"
 
