@@ -438,7 +438,7 @@ class _HeldOut(NamedTuple):
         return float(np.mean(self.log_prob)), _error_of(self.log_prob)
 
     def at(self, rows: np.ndarray) -> _HeldOut:
-        return _HeldOut(*(None if part is None else part[rows] for part in self))
+        return _HeldOut._make(None if part is None else part[rows] for part in self)
 
     @property
     def calibration(self) -> float:
