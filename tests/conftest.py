@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
+import shutil
 import subprocess
+import tempfile
 
 # Compiling is most of the suite's time, and these problems are too small to repay optimising.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+# What one worker has compiled, the other need not; for this run only.
+if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    compiled = tempfile.mkdtemp(prefix="bayeslearn-tests-")
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
 import pytest
