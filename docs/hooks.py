@@ -217,16 +217,14 @@ def _argument(p: Any) -> str:
 
 def members(cls: type) -> Iterator[str]:
     """Its own public methods and properties that say what they do."""
-    for key, value in vars(cls).items():
-        plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        plain = getattr(plain, "fn", plain) if not hasattr(plain, "__doc__") else plain
-        text = getattr(plain, "__doc__", None)
-        if key.startswith("_") or not text or isinstance(plain, str | int | float | tuple):
+    for key, raw in vars(cls).items():
+        value = raw if isinstance(raw, property) else getattr(cls, key, None)
+        if key.startswith("_") or not getattr(value, "__doc__", None):
             continue
-        if isinstance(plain, property):
-            yield f"`{key}`: {_first(plain)}"
-        elif callable(plain):
-            yield f"`{signature(key, plain)}`: {_first(plain)}"
+        if isinstance(value, property):
+            yield f"`{key}`: {_first(value)}"
+        elif inspect.isroutine(value):
+            yield f"`{signature(key, value)}`: {_first(value)}"
 
 
 def documented(value: Any) -> str:
@@ -237,7 +235,7 @@ def documented(value: Any) -> str:
         depth = len(line) - len(line.lstrip())
         if SECTION.match(line.strip()):
             inside, indent = True, depth + 4
-            lines += ["", f"{' ' * 0}{line.strip()}", ""]
+            lines += ["", line.strip(), ""]
         elif inside and line.strip() and depth >= indent:
             item, _, text = line.strip().partition(": ")
             if depth == indent and text and re.fullmatch(r"[\w, *]+", item):

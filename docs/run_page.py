@@ -1,8 +1,7 @@
 """Runs the Python of documentation pages: `python docs/run_page.py docs/index.md ...`.
 
 The blocks of a page run in order, in one namespace and a temporary folder. A `text` block right
-after one is what it printed; it is written again, and so is each figure the page saved that
-`docs/figures` has or the page shows.
+after one is what it printed; it is written again, and so are the figures that the page shows.
 """
 
 from __future__ import annotations
@@ -29,14 +28,17 @@ class Ran(NamedTuple):
     shown: str | None
 
 
-def run(page: Path, folder: Path) -> tuple[list[Ran], dict[str, Any]]:
-    """Run a page's blocks inside `folder`; the results, and the namespace."""
+def run(
+    page: Path, folder: Path, setup: str = "", num_blocks: int | None = None
+) -> tuple[list[Ran], dict[str, Any]]:
+    """Run a page's (first) blocks inside `folder`, after `setup`; the results, the namespace."""
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     text = page.read_text(encoding="utf-8")
     done = []
     with contextlib.chdir(folder):
-        for found in BLOCK.finditer(text):
+        exec(setup, vars(module))
+        for found in [*BLOCK.finditer(text)][:num_blocks]:
             line = text[: found.start()].count("\n") + 1
             code = compile("\n" * line + found[1], str(page), "exec")
             out = io.StringIO()
@@ -65,4 +67,4 @@ if __name__ == "__main__":
     os.environ.setdefault("MPLBACKEND", "agg")
     for name in sys.argv[1:]:
         rewrite(Path(name).resolve())
-        print(name)
+        print(name, flush=True)
