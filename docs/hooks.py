@@ -16,7 +16,10 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this checkout, whatever else is installed
 
 MARKER = re.compile(r"^<!-- (facts|equations|options|algorithms|api) ?([\w.-]*) -->$", re.MULTILINE)
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
@@ -76,14 +79,14 @@ def facts(name: str) -> str:
         "per-example gradients" if cls.needs_per_example else "",
         "a Gaussian prior" if cls.needs_gaussian_prior else "",
     ]
-    told = {
-        "class": f"`bl.{cls.__name__}`",
-        "name": f"`{name}`",
-        "needs": ", ".join(filter(None, needs)) or "the log-density alone",
-        "rows per step": "a minibatch or all" if cls.takes_minibatches else "all",
-        "says how good it is by": _judged(cls),
-    }
-    return "| | |\n|---|---|\n" + "\n".join(f"| {key} | {value} |" for key, value in told.items())
+    return "\n".join(
+        [
+            f"- `bl.{cls.__name__}()`, or `{name}` where a name is asked for",
+            f"- needs {', '.join(filter(None, needs)) or 'the log-density alone'}",
+            f"- looks at {'a minibatch or ' if cls.takes_minibatches else ''}all rows per step",
+            f"- is judged by {_judged(cls)}",
+        ]
+    )
 
 
 def _judged(cls: Any) -> str:
@@ -151,7 +154,7 @@ def api(name: str) -> str:
 def entry(name: str, value: Any) -> str:
     import bayeslearn as bl
 
-    lines = [f"### {name} {{ #{name} }}", ""]
+    lines = [f"### `{name}` {{ #{name} }}", ""]
     own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
     if inspect.ismodule(value):
         lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
@@ -162,12 +165,15 @@ def entry(name: str, value: Any) -> str:
     elif inspect.isclass(value) and value in own_page:
         title = (value.__doc__ or "").partition("\n")[0]
         lines.append(f"{title} Its settings: [{own_page[value]}](algorithms/{own_page[value]}.md).")
+    elif inspect.isclass(value) and issubclass(value, Exception):
+        lines.append(documented(value))
     elif inspect.isclass(value) and _home(value) != name:
         lines.append(f"{_first(value)} See [`{_home(value)}`](#{_home(value)}).")
     else:
         lines += ["```text", signature(name, value), "```", "", documented(value)]
         if inspect.isclass(value):
-            lines += ["", *(f"- {member}" for member in members(value))]
+            told = [f"- {member}" for member in members(value)]
+            lines += ["", "Methods and properties:", "", *told] if told else []
     return "\n".join(lines)
 
 
@@ -191,7 +197,7 @@ def signature(name: str, value: Any) -> str:
     """Arguments with defaults; types are told by the documentation."""
     try:
         found = inspect.signature(value)
-    except (TypeError, ValueError):  # errors and the like take a message
+    except (TypeError, ValueError):  # written in C
         return f"{name}(...)"
     kept = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name != "self"]
     shown = ", ".join(_argument(p) for p in _with_star(kept))
@@ -223,7 +229,7 @@ def members(cls: type) -> Iterator[str]:
             continue
         if isinstance(value, property):
             yield f"`{key}`: {_first(value)}"
-        elif inspect.isroutine(value):
+        elif inspect.isroutine(value) and value.__module__.startswith("bayeslearn"):
             yield f"`{signature(key, value)}`: {_first(value)}"
 
 

@@ -65,6 +65,7 @@ def rewrite(page: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("MPLBACKEND", "agg")
+    sys.path.insert(0, str(DOCS.parent))
     for name in sys.argv[1:]:
         rewrite(Path(name).resolve())
         print(name, flush=True)

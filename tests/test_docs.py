@@ -103,7 +103,7 @@ def test_every_algorithm_has_its_page(name):
 
 def test_api_reference_has_every_public_name():
     page = hooks.fill((DOCS / "api.md").read_text("utf-8"))
-    entries = set(re.findall(r"^### (\S+) ", page, re.MULTILINE))
+    entries = set(re.findall(r"^### `(\S+)` ", page, re.MULTILINE))
     modules = [name for name in bl._MODULES if hasattr(bl, name)]
     wanted = {f"bl.{name}" for name in bl.__all__}
     for short in [*modules, "report"]:
