@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # this checkout, whatever else is installed
-
 MARKER = re.compile(r"^<!-- (facts|equations|options|algorithms|api) ?([\w.-]*) -->$", re.MULTILINE)
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 # Named without an underscore because other rooms of the library use them.
@@ -47,6 +45,11 @@ INTERNAL = {
         "restricted",
     },
 }
+
+
+def on_config(config: Any) -> None:
+    """This checkout is documented, whatever else is installed."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
