@@ -51,6 +51,8 @@ _HOMES = {
     "load": "bayeslearn.storage",
     "BayesianNNClassifier": "bayeslearn.estimators",
     "BayesianNNRegressor": "bayeslearn.estimators",
+    "Comparison": "bayeslearn.comparison",
+    "compare": "bayeslearn.comparison",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
 _MODULES = (
@@ -113,6 +115,8 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
     from bayeslearn.algorithms import Vadam as Vadam
+    from bayeslearn.comparison import Comparison as Comparison
+    from bayeslearn.comparison import compare as compare
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import DataError as DataError

@@ -22,15 +22,17 @@ from __future__ import annotations
 import dataclasses
 import html
 import numbers
+import os
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayeslearn import storage
 from bayeslearn.algorithms import MAP, Algorithm
 from bayeslearn.batches import FULL_BATCH_ROWS
-from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
+from bayeslearn.errors import ArgumentError, Shown, StorageError, check_whole, refuse
 from bayeslearn.fitting import check_algorithm, fit
 from bayeslearn.likelihoods import (
     Bernoulli,
@@ -63,6 +65,15 @@ except ImportError as error:  # pragma: no cover
         "bayeslearn.estimators needs scikit-learn: pip install 'bayeslearn[sklearn]'"
     ) from error
 
+# What `fit` leaves beside the posterior.
+LEARNED = (
+    "n_features_in_",
+    "feature_names_in_",
+    "scaling_",
+    "y_scaling_",
+    "classes_",
+    "_is_vector",
+)
 LEAST_ROWS = 16  # tables are filled up to multiples of this, and of about an eighth of their rows
 ROUNDING = 16 * np.finfo(np.float64).eps  # a column whose spread is this share of its size is one
 
@@ -161,7 +172,9 @@ class _BayesianNN(BaseEstimator):
 
     # Fitting
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, callback: Any = None
+    ) -> Any:
         method = self._check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -175,7 +188,7 @@ class _BayesianNN(BaseEstimator):
         target = _bound(model, self._scaled(rows), stand_ins, seed)
         if held_out is not None:
             options["validation"] = self._scaled(held_out)[:2]
-        self.posterior_ = fit(target, method, seed=seed, **options)
+        self.posterior_ = fit(target, method, seed=seed, callback=callback, **options)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
@@ -276,6 +289,25 @@ class _BayesianNN(BaseEstimator):
         return predictive.sample(seed, int(n_samples))
 
     # Storing and showing
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to a folder that `bayeslearn.estimators.load` reads.
+
+        Arrays and a description, as `Posterior.save` writes them: no pickle, no training rows. A
+        `random_state` that is not a number is not kept.
+        """
+        check_is_fitted(self, "posterior_")
+        parameters = self.get_params(deep=False) | {"network": None}
+        if not isinstance(self.random_state, numbers.Integral | None):
+            parameters["random_state"] = None
+        learned = {name: getattr(self, name) for name in LEARNED if hasattr(self, name)}
+        for name, value in learned.items():
+            if isinstance(value, Scaling):
+                learned[name] = value._asdict()
+            elif isinstance(value, np.ndarray) and value.dtype.kind in "OUT":  # names
+                learned[name] = [str(value.dtype), value.tolist()]
+        owner = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
+        storage.save(self.posterior_, path, overwrite=overwrite, owner=owner)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -537,6 +569,39 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
 
     def _to_network(self, y: np.ndarray) -> np.ndarray:
         return y[:, 0].astype(np.int64)
+
+
+def load(path: str | os.PathLike[str], network: Any = None) -> Any:
+    """The estimator that `save` wrote to a folder; it predicts as before, to the bit.
+
+    `network` is required where the estimator was given one that is not of `bl.networks`.
+    """
+    posterior, owner = storage.load_owned(path, network)
+    kinds = {cls.__name__: cls for cls in (BayesianNNRegressor, BayesianNNClassifier)}
+    try:
+        if owner is None:
+            raise StorageError("it holds a bare posterior; use bl.load")
+        estimator = kinds[owner["class"]](**owner["parameters"])
+        if network is not None:
+            estimator.network = network
+        for name, value in owner["learned"].items():
+            if name not in LEARNED:
+                raise StorageError(f"it holds {name!r}, which no estimator has")
+            if isinstance(value, dict):
+                value = Scaling(**value)
+            elif isinstance(value, list):
+                value = np.array(value[1], dtype=value[0])
+            setattr(estimator, name, value)
+        estimator.posterior_ = posterior
+        estimator._check_parameters()
+    except StorageError as error:
+        raise StorageError(f"{path} cannot be loaded: {str(error).removesuffix('.')}.") from error
+    except Exception as error:  # whatever a description of nonsense leads to
+        raise StorageError(
+            f"{path} cannot be loaded: its description does not make an estimator"
+            f" ({type(error).__name__}: {error})."
+        ) from error
+    return estimator
 
 
 @double_precision

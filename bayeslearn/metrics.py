@@ -58,8 +58,10 @@ def crps(predictive: Predictive, y: Any) -> float:
     total = np.abs(y - middle)  # F is 0 or 1 there
     for start, width, is_above in ((low, middle - low, 0.0), (middle, high - middle, 1.0)):
         place = _counts if predictive.is_discrete else _nodes
-        for offset, weight in place(width):
-            total += weight * (predictive.cdf(start + offset) - is_above) ** 2
+        nodes = list(place(width))
+        values = predictive.cdfs([start + offset for offset, _ in nodes]) if nodes else []
+        for (_, weight), value in zip(nodes, values, strict=True):
+            total += weight * (value - is_above) ** 2
     return float(np.mean(total))
 
 
@@ -172,10 +174,14 @@ class Reliability(NamedTuple):
 
 def reliability(predictive: Predictive, y: Any, num_bins: int = 10) -> Reliability:
     """How often the predicted class was right, by how probable it was said to be."""
-    check_whole("num_bins", num_bins, least=1)
     probs = _probs(predictive)
-    confidence = probs.max(axis=1)
     is_right = probs.argmax(axis=1) == predictive.like_mean(y)
+    return gathered(probs.max(axis=1), is_right, num_bins)
+
+
+def gathered(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = 10) -> Reliability:
+    """The same of rows given by their largest probability and whether that class was observed."""
+    check_whole("num_bins", num_bins, least=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, num_bins - 1)
     rows = np.bincount(index, minlength=num_bins)

@@ -10,7 +10,7 @@ Classification: entropy of the mean probabilities = epistemic (mutual informatio
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -131,9 +131,16 @@ class Predictive:
     @double_precision
     def cdf(self, y: Any) -> np.ndarray:
         """Probability of a new observation at or below y (its PIT value)."""
+        return self.cdfs([y])[0]
+
+    @double_precision
+    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+        """`cdf` at several y of each row, for which the network is evaluated once."""
         self._need("regression", "cdf")
-        function = _sampled_cdf if self._by_samples else _cdf
-        return self._like_y(self._by_rows(function, self._observed(y)))
+        function = _sampled_cdfs if self._by_samples else _cdfs
+        stacked = jnp.stack([self._observed(y) for y in points], axis=1)
+        values = self._by_rows(function, stacked)
+        return [self._like_y(values[:, place]) for place in range(len(points))]
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
@@ -263,13 +270,24 @@ def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
     return jax.nn.logsumexp(terms, axis=1) - jnp.log(terms.shape[1])
 
 
-def _cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
-    def one(params: PyTree) -> Array:
-        outputs = target.outputs(params, x).astype(jnp.float64)
+def _outputs(target: Target, draws: PyTree, x: PyTree) -> Array:
+    return jax.vmap(lambda params: target.outputs(params, x).astype(jnp.float64))(draws)
+
+
+def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
+    """Of the mixture over draws, whose networks gave `outputs` (draws, rows, ...)."""
+
+    def one(params: PyTree, outputs: Array) -> Array:
         own = tree.double(params["likelihood"])
         return jax.vmap(lambda o, v: target.likelihood.cdf(o, v, own))(outputs, y)
 
-    return jnp.mean(jax.vmap(one)(draws), axis=0)
+    return jnp.mean(jax.vmap(one)(draws, outputs), axis=0)
+
+
+def _cdfs(target: Target, draws: PyTree, x: PyTree, points: Array) -> Array:
+    outputs = _outputs(target, draws, x)
+    values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
+    return jnp.moveaxis(values, 0, 1)
 
 
 def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
@@ -281,12 +299,13 @@ def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
     means = _over_draws(target, draws, x, likelihood.mean)
     stds = jnp.sqrt(_over_draws(target, draws, x, likelihood.variance))
     odds = jnp.sqrt(q / (1.0 - q))
+    outputs = _outputs(target, draws, x)
     ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = 0.5 * (low + high)
-        is_below = _cdf(target, draws, x, middle) < q
+        is_below = _cdf(target, draws, outputs, middle) < q
         return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
 
     low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
@@ -305,8 +324,10 @@ def _sampled_quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Arr
     return jnp.quantile(_row_samples(target, draws, x), q, axis=0, method="nearest")
 
 
-def _sampled_cdf(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
-    return jnp.mean(_row_samples(target, draws, x) <= y, axis=0)
+def _sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array) -> Array:
+    samples = _row_samples(target, draws, x)
+    values = jax.lax.map(lambda y: jnp.mean(samples <= y, axis=0), jnp.moveaxis(points, 1, 0))
+    return jnp.moveaxis(values, 0, 1)
 
 
 @jax.jit

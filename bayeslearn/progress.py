@@ -36,7 +36,7 @@ class Progress:
             self._task = self._bar.add_task(self._name, total=self._total, told="", pace="")
         return self
 
-    def update(self, step: int, metrics: dict[str, float]) -> None:
+    def update(self, step: int, metrics: dict[str, float], name: str | None = None) -> None:
         if self._bar is None:
             return
         told = " ".join(f"{k} {metrics[k]:.4g}" for k in SHOWN if k in metrics)
@@ -44,7 +44,8 @@ class Progress:
             told = "warm-up " + told
         speed = self._bar.tasks[self._task].speed
         pace = f"{speed:.0f} steps/s" if speed else ""
-        self._bar.update(self._task, completed=step, told=told, pace=pace)
+        name = name or self._name
+        self._bar.update(self._task, completed=step, told=told, pace=pace, description=name)
 
     def __exit__(self, *args: Any) -> None:
         if self._bar is not None:

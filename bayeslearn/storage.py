@@ -124,7 +124,7 @@ def write_folder(
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(new)
-        _swap(new, path, before)
+        swap(new, path)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -185,8 +185,9 @@ def _check_gives_way(path: Path, overwrite: bool) -> None:
         raise StorageError(f"{path} cannot be written: it exists. Write overwrite=True, or rename.")
 
 
-def _swap(new: Path, path: Path, before: Path) -> None:
-    """Put the new folder in place; readers look at `before` while there is none."""
+def swap(new: Path, path: Path) -> None:
+    """Put a new folder in its place; readers look at `_before(path)` while there is none."""
+    before = _before(path)
     if os.path.lexists(path):
         if os.path.lexists(before):  # left over from a crash after its replacement
             shutil.rmtree(before)
@@ -559,10 +560,23 @@ def _as_key(data: np.ndarray, kind: str) -> Any:
 # Posteriors
 
 
-def save(posterior: Posterior, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a posterior to a folder; see `Posterior.save`."""
+def save(
+    posterior: Posterior,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    owner: dict[str, Any] | None = None,
+) -> None:
+    """Write a posterior to a folder; see `Posterior.save`.
+
+    `owner` is what an object that holds the posterior adds to it: settings and arrays by name.
+    """
     with precision.inside_double_precision():
         arrays, description = _encode_posterior(posterior)
+        if owner is not None:
+            encoder = _Encoder()
+            description["owner"] = encoder.encode(owner, "owner", lenient=True)
+            arrays |= encoder.arrays
     write_folder(path, arrays, description, overwrite=overwrite)
 
 
@@ -573,11 +587,23 @@ def load(path: str | os.PathLike[str], network: Any = None) -> Posterior:
     refused. `network` is required where the network is not one of `bl.networks`: the one that was
     fitted, or another with weights of the same names and shapes.
     """
+    return load_owned(path, network)[0]
+
+
+def load_owned(
+    path: str | os.PathLike[str], network: Any = None
+) -> tuple[Posterior, dict[str, Any] | None]:
+    """A posterior, and what its owner wrote beside it."""
     arrays, description = read_folder(path)
     network = None if network is None else as_network(network)
     try:
         with precision.inside_double_precision():
-            return _decode_posterior(arrays, description, network)
+            own = [name for name in arrays if name == "owner" or name.startswith("owner.")]
+            decoder = _Decoder({name: arrays.pop(name) for name in own})
+            owner = decoder.decode(description.get("owner"))
+            if decoder.arrays:
+                raise StorageError(f"the array {min(decoder.arrays)!r} is one too many")
+            return _decode_posterior(arrays, description, network), owner
     except StorageError as error:
         raise StorageError(f"{path} cannot be loaded: {str(error).removesuffix('.')}.") from error
     except Exception as error:  # whatever a description of nonsense leads to

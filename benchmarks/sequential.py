@@ -56,13 +56,15 @@ def load(path: str | None, num: int, seed: int):
 def prior_predictive(posterior, test) -> float:
     import jax
 
+    import bayeslearn as bl
     from bayeslearn.families import Draws
 
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(0), 1000)
         mean = posterior.family.mean
         draws = jax.vmap(lambda key: posterior.target.prior.sample(key, mean))(keys)
-    before = dataclasses.replace(posterior, family=Draws(jax.tree.map(lambda w: w[None], draws)))
+    family = Draws(jax.tree.map(lambda w: w[None], draws))
+    before = dataclasses.replace(posterior, family=family, algorithm=bl.HMC())
     return score(before, test)
 
 

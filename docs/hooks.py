@@ -2,7 +2,7 @@
 
 A line such as `<!-- options vogn -->` in a page becomes the table of VOGN's settings:
 
-    facts NAME      what an algorithm needs, from its flags
+    facts NAME      what an algorithm learns and needs
     equations NAME  the head of its file, where its paper's equations stand
     options NAME    its hyper-parameters, with defaults and documentation
     algorithms      the table of all algorithms
@@ -75,18 +75,15 @@ def _algorithm(name: str) -> Any:
 
 
 def facts(name: str) -> str:
-    cls = _algorithm(name)
-    needs = [
-        "a model linear in its weights" if cls.needs_linear_model else "",
-        "gradients of the model" if cls.needs_gradient else "",
-        "per-example gradients" if cls.needs_per_example else "",
-        "a Gaussian prior" if cls.needs_gaussian_prior else "",
-    ]
+    from bayeslearn.algorithms.facts import FACTS, needs
+
+    cls, told = _algorithm(name), FACTS[name]
     return "\n".join(
         [
             f"- `bl.{cls.__name__}()`, or `{name}` where a name is asked for",
-            f"- needs {', '.join(filter(None, needs)) or 'the log-density alone'}",
-            f"- looks at {'a minibatch or ' if cls.takes_minibatches else ''}all rows per step",
+            f"- learns: {told.posterior}",
+            f"- for: {told.when}",
+            f"- needs: {needs(cls)}",
             f"- is judged by {_judged(cls)}",
         ]
     )
@@ -117,13 +114,13 @@ def options(name: str) -> str:
 
 def algorithms() -> str:
     import bayeslearn as bl
+    from bayeslearn.algorithms.facts import FACTS, needs
 
-    rows = ["| name | class | what it is | rows per step |", "|---|---|---|---|"]
+    rows = ["| name | learns | needs | cost per step | memory | for |", "|---" * 6 + "|"]
     for name, cls in bl.ALGORITHMS.items():
-        rows.append(
-            f"| [{name}]({name}.md) | `bl.{cls.__name__}` | {cls.title} |"
-            f" {'minibatch or all' if cls.takes_minibatches else 'all'} |"
-        )
+        told = FACTS[name]
+        cells = [f"[{name}]({name}.md)", told.posterior, needs(cls)]
+        rows.append("| " + " | ".join([*cells, told.cost, told.memory, told.when]) + " |")
     return "\n".join(rows)
 
 

@@ -14,13 +14,14 @@ import problems
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import bayeslearn as bl
-from bayeslearn import estimators
+from bayeslearn import estimators, storage
 from bayeslearn.algorithms.vadam import batch_gradient
 from bayeslearn.algorithms.vogn import gradient_moments
 from bayeslearn.batches import take
@@ -421,6 +422,49 @@ def test_clones_pickles_and_jobs(fitted, table, flowers, tmp_path):
     loaded = joblib.load(tmp_path / "flowers")
     np.testing.assert_array_equal(loaded.predict(flowers[0]), flowers[2].predict(flowers[0]))
     np.testing.assert_array_equal(loaded.classes_, flowers[2].classes_)
+
+
+def test_saved_estimators(fitted, table, flowers, tmp_path):
+    """Arrays and a description: the same to the bit, whatever the labels are called."""
+    _, x, _, y = table
+    fitted.save(tmp_path / "fitted")
+    loaded = estimators.load(tmp_path / "fitted")
+    assert loaded.get_params() == fitted.get_params()
+    assert vars(loaded).keys() == vars(fitted).keys()
+    np.testing.assert_array_equal(loaded.predict(x, True), fitted.predict(x, True))
+    assert loaded.log_likelihood(x, y) == fitted.log_likelihood(x, y)
+    flowers[2].save(tmp_path / "flowers")
+    loaded = estimators.load(tmp_path / "flowers")
+    np.testing.assert_array_equal(loaded.predict(flowers[0]), flowers[2].predict(flowers[0]))
+    assert loaded.classes_.dtype == flowers[2].classes_.dtype
+    with pytest.raises(bl.StorageError, match="it exists"):
+        fitted.save(tmp_path / "fitted")
+    fitted.posterior_.save(tmp_path / "posterior")
+    with pytest.raises(bl.StorageError, match="a bare posterior"):
+        estimators.load(tmp_path / "posterior")
+    assert bl.load(tmp_path / "fitted").elbo == fitted.posterior_.elbo
+
+
+def test_saved_settings_that_are_objects(tmp_path):
+    """An algorithm, columns of y, a data frame and a random state; what fails names the folder."""
+    x = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
+    regressor = bl.BayesianNNRegressor(
+        (4,), method=bl.MAP(learning_rate=0.02), num_steps=20, random_state=np.random.RandomState(0)
+    ).fit(x, np.stack([x["a"], x["b"]], axis=1))
+    regressor.save(tmp_path / "run")
+    loaded = estimators.load(tmp_path / "run")
+    assert loaded.method == regressor.method
+    assert loaded.random_state is None
+    assert list(loaded.feature_names_in_) == ["a", "b"]
+    np.testing.assert_array_equal(loaded.predict(x), regressor.predict(x))
+    with pytest.raises(NotFittedError):
+        clone(regressor).save(tmp_path / "other")
+    arrays, description = storage.read_folder(tmp_path / "run")
+    parts = description["owner"]["dict"]
+    description["owner"]["dict"] = [pair for pair in parts if pair[0] != "class"]
+    storage.write_folder(tmp_path / "odd", arrays, description)
+    with pytest.raises(bl.StorageError, match="does not make an estimator"):
+        estimators.load(tmp_path / "odd")
 
 
 def test_pickled_estimators_go_on_learning(fitted, table):

@@ -30,8 +30,12 @@ ROOMS = [
     {"fitting"},
     {"diagnostics", "metrics"},
     {"plots", "sequential"},
-    {"estimators"},
+    {"estimators", "tables"},
+    {"comparison"},
     {"report"},
+    {"demo", "flags", "runs"},
+    {"cli"},
+    {"__main__"},
 ]
 # Imported ahead when called, so that a posterior can update, diagnose and save itself.
 AHEAD = {

@@ -13,6 +13,7 @@ with E[Sigma] = scale / (dof - columns - 1) aleatoric and x^T prec^-1 x E[Sigma]
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -268,6 +269,9 @@ class StudentPredictive:
 
     def cdf(self, y: Any) -> np.ndarray:
         return self._like_y(self._marginal().cdf(self._check_y(y)))
+
+    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+        return [self.cdf(y) for y in points]
 
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
         key = jax.random.key(key) if isinstance(key, int | np.integer) else key

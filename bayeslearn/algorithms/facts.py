@@ -1,0 +1,71 @@
+"""What a person asks before choosing a method; what the code asks is on the classes as flags.
+
+k is the number of weights, n that of rows. A gradient is one of the log-joint over the batch or,
+for samplers, over all rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bayeslearn.algorithms.base import Algorithm
+
+
+class Facts(NamedTuple):
+    posterior: str
+    cost: str  # per step
+    memory: str
+    when: str  # to use it
+
+
+_ANY = "full, block or diagonal Gaussian"
+_DRAWS = "16 gradients; up to k^3 if full"
+_MATRIX = "k^2; k if diagonal"
+
+FACTS: dict[str, Facts] = {
+    "map": Facts("point", "1 gradient", "k", "the baseline to beat: the plain network"),
+    "mc-dropout": Facts("masked weights", "1 gradient", "k", "a network already trained so"),
+    "bayes-by-backprop": Facts("diagonal Gaussian", "4 gradients", "k", "a first answer"),
+    "metropolis-hastings": Facts(
+        "draws", "1 density; k^2 if full", "k x draws", "densities without a gradient, few weights"
+    ),
+    "hmc": Facts("draws", "1 to 128 gradients", "k x draws", "the reference, on small data"),
+    "nuts": Facts(
+        "draws", "1 to 127 gradients", "k x draws", "the reference that tunes itself, on small data"
+    ),
+    "natural-gradient": Facts(
+        "diagonal, block or full Gaussian", "16 gradients", _MATRIX, "families of your own"
+    ),
+    "bbvi": Facts(
+        "diagonal, block or full Gaussian", "64 densities", _MATRIX, "models without a gradient"
+    ),
+    "ng-bbvi": Facts(
+        "diagonal or block Gaussian", "64 densities", "k; blocks^2", "the same, in fewer steps"
+    ),
+    "ngvi": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, up to a thousand"),
+    "von": Facts(_ANY, "8 Hessians; up to k^3 if full", "k^2", "exact curvature, few weights"),
+    "vadam": Facts("diagonal Gaussian", "8 gradients", "k", "large networks, at Adam's cost"),
+    "vogn": Facts(
+        "diagonal Gaussian", "4 passes of per-example gradients", "k", "large data in minibatches"
+    ),
+    "qbvi": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights; models without a gradient"),
+    "mgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, on the covariance"),
+    "emgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, the first to try"),
+    "laplace": Facts(
+        f"{_ANY} at the mode", "1 curvature matrix, once", _MATRIX, "quick error bars after MAP"
+    ),
+    "conjugate": Facts("exact", "1 k x k solve, once", "k^2", "a linear model, exactly"),
+}
+
+
+def needs(algorithm: type[Algorithm]) -> str:
+    """What its flags ask of a model, in words."""
+    asked = {
+        "per-example gradients": algorithm.needs_per_example,
+        "gradient": algorithm.needs_gradient and not algorithm.needs_per_example,
+        "linear model": algorithm.needs_linear_model,
+        "density": not algorithm.needs_gradient and not algorithm.needs_linear_model,
+        "Gaussian prior": algorithm.needs_gaussian_prior,
+        "all rows": not algorithm.takes_minibatches,
+    }
+    return ", ".join(word for word, is_asked in asked.items() if is_asked)
