@@ -51,7 +51,8 @@ def pages():
 
 def same(printed, shown):
     """The same words, and numbers that agree."""
-    if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
+    left, right = ("".join(NUMBER.sub("#", text).split()) for text in (printed, shown))
+    if left != right:
         return False
     pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
     return all(float(a) == pytest.approx(float(b), rel=RELATIVE, abs=ABSOLUTE) for a, b in pairs)
