@@ -28,6 +28,7 @@ X_train, X_test, y_train, y_test = X[:40], X[40:], y[:40], y[40:]
 estimator = bl.BayesianNNRegressor(hidden=(5,), num_steps=100, random_state=0)
 estimator.fit(X_train, y_train)
 """
+LONG = {"comparing.md", "report.md", "sequential.md", "uncertainty.md"}  # as are the examples
 SETUP = {"comparing.md": TABLE, "report.md": TABLE + FITTED}
 
 
@@ -45,8 +46,8 @@ def pages():
     found = sorted(p for p in DOCS.rglob("*.md") if run_page.BLOCK.search(p.read_text("utf-8")))
     for page in found:
         name = page.relative_to(DOCS).as_posix()
-        compares = "bl.compare(" in "".join(m[1] for m in run_page.BLOCK.finditer(page.read_text()))
-        yield pytest.param(page, id=name, marks=[pytest.mark.slow] if compares else [])
+        is_long = name.startswith("examples/") or name in LONG
+        yield pytest.param(page, id=name, marks=[pytest.mark.slow] if is_long else [])
 
 
 def same(printed, shown):
