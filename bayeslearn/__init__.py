@@ -36,6 +36,7 @@ _ALGORITHMS = (
 )
 _HOMES = {
     "fit": "bayeslearn.fitting",
+    "resume": "bayeslearn.fitting",
     "Model": "bayeslearn.model",
     "Target": "bayeslearn.model",
     "Posterior": "bayeslearn.posterior",
@@ -45,8 +46,11 @@ _HOMES = {
     "Algorithm": "bayeslearn.algorithms",
     "ArgumentError": "bayeslearn.errors",
     "BayesLearnError": "bayeslearn.errors",
+    "CheckpointWarning": "bayeslearn.errors",
     "DataError": "bayeslearn.errors",
+    "DataWarning": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
+    "Interrupted": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
     "load": "bayeslearn.storage",
     "BayesianNNClassifier": "bayeslearn.estimators",
@@ -119,12 +123,16 @@ if TYPE_CHECKING:
     from bayeslearn.comparison import compare as compare
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError
+    from bayeslearn.errors import CheckpointWarning as CheckpointWarning
     from bayeslearn.errors import DataError as DataError
+    from bayeslearn.errors import DataWarning as DataWarning
     from bayeslearn.errors import DivergenceError as DivergenceError
+    from bayeslearn.errors import Interrupted as Interrupted
     from bayeslearn.errors import StorageError as StorageError
     from bayeslearn.estimators import BayesianNNClassifier as BayesianNNClassifier
     from bayeslearn.estimators import BayesianNNRegressor as BayesianNNRegressor
     from bayeslearn.fitting import fit as fit
+    from bayeslearn.fitting import resume as resume
     from bayeslearn.model import Model as Model
     from bayeslearn.model import Target as Target
     from bayeslearn.posterior import MixingWarning as MixingWarning

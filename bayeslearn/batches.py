@@ -16,6 +16,7 @@ from bayeslearn.tree import Array, PyTree
 
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
 AUTO_BATCH = 256
+MOST_SPOILED = 100  # batches of a stream in a row that hold NaN
 
 
 def auto_batch_size(num_rows: int) -> int:
@@ -54,6 +55,8 @@ class Stream:
         self._seen_this_pass = 0
         self._pending: list[Any] = []
         self.batch_size = 0
+        self.served = self.spoiled = 0
+        self.hashed: Any = None  # a running SHA-256 of what was served, where one is kept
 
     def peek(self) -> Any:
         """The first batch, which will be served again."""
@@ -76,14 +79,49 @@ class Stream:
         batches: list[Batch] = []
         while len(batches) < count:
             try:
-                raw = self._pending.pop(0) if self._pending else self._next()
+                batches.append(self._serve(target))
             except StopIteration:
                 break
-            batches.append(self._fit_in(target, raw))
         if not batches:
             return None, 0
         padded = batches + [batches[-1]] * (length - len(batches))
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded), len(batches)
+
+    def _serve(self, target: Target) -> Batch:
+        """The next batch; those that hold NaN or infinity are counted and passed over."""
+        for _ in range(MOST_SPOILED):
+            raw = self._pending.pop(0) if self._pending else self._next()
+            if not _is_spoiled(raw):
+                break
+            self.spoiled += 1
+        else:
+            raise DataError(
+                f"The data iterator gave {MOST_SPOILED} batches in a row that hold NaN or infinity."
+            )
+        batch = self._fit_in(target, raw)
+        self.served += 1
+        if self.hashed is not None:
+            for leaf in jax.tree.leaves(batch):
+                self.hashed.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
+        return batch
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """How many batches were served, and a checksum of them."""
+        return self.served, self.hashed.hexdigest()
+
+    def skip_to(self, target: Target, position: tuple[int, str]) -> None:
+        """Serve the batches that an earlier process has had; refused if they are others."""
+        while self.served < position[0]:
+            try:
+                self._serve(target)
+            except StopIteration:
+                raise DataError(
+                    f"The data iterator ended after {self.served} batches, and the run that is"
+                    f" resumed had taken {position[0]} of it."
+                ) from None
+        if self.position != position:
+            raise DataError("The data iterator gave other batches than in the first run.")
 
     def _fit_in(self, target: Target, raw: Any) -> Batch:
         if not isinstance(raw, tuple | list) or len(raw) != 2:
@@ -112,6 +150,15 @@ class Stream:
 
         weight = np.concatenate([np.ones(rows), np.zeros(missing)])
         return target.batch((jax.tree.map(pad, x), pad(y)), weight)
+
+
+def _is_spoiled(raw: Any) -> bool:
+    """Whether numbers of a batch are not finite; what is no batch at all is found out later."""
+    try:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(raw)]
+    except (TypeError, ValueError):
+        return False
+    return any(leaf.dtype.kind == "f" and not np.all(np.isfinite(leaf)) for leaf in leaves)
 
 
 def sample_rows(data: Batch, most: int) -> Batch:

@@ -12,8 +12,8 @@ have no part in the choice, and no method is fitted a second time.
 Choice: of the methods that are calibrated on the folds left out, the one with the highest
 log-likelihood there; among those within one standard error of it (of the difference, row by row)
 the best calibrated. Calibrated means, in regression, that 90 % intervals cover 85 to 95 % (or as
-nearly 90 % as any method's do), in classification, that the calibration error is no larger than
-that of the plain network, MAP.
+nearly 90 % as any method's do), in classification, that the calibration error is smaller than that
+of the plain network, MAP, by at least one standard error: else the plain network it is.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from bayeslearn.errors import BayesLearnError, Shown, check_whole, refuse
 from bayeslearn.estimators import BayesianNNClassifier, BayesianNNRegressor
 from bayeslearn.fitting import check_algorithm
 from bayeslearn.progress import Progress
+from bayeslearn.tables import detect_task
 
 DEFAULT = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
 LEAST_ROWS = 10
 LEAST_FOLDS = 5
 SCORED_ROWS = 256  # most test rows, and rows of a fold left out: the rest are learned from
-MOST_CLASSES = 20  # whole numbers of more values than that are a quantity
 LEVEL, TOLERANCE = 0.9, 0.05
+RESAMPLES, SURE = 200, 0.84  # of rows, and the share of them that makes one standard error
 SHIFT = 2.0  # standard deviations, up or down, of every column
 LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
 FOR_BASELINE = 0.25  # of the budget, if it needs that much
@@ -177,8 +178,8 @@ def compare(
 
     Args:
         X, y: rows of numbers and one target, arrays or data frames.
-        task: "regression", "classification", or "auto": numbers with a fraction, or whole numbers
-            of more than 20 values, are regression.
+        task: "regression", "classification", or "auto": text, two numbers, or a count from 0 or 1
+            in which nothing is missing or alone (up to 20) are classes.
         methods: "default" (a quick choice), "all", or a list of names and algorithms. "map", the
             plain network, is always among them.
         budget: seconds, or "90s", "2m", "1h", for everything, compiling included, shared out
@@ -314,7 +315,7 @@ def _read(X: Any, y: Any, task: str) -> tuple[_Table, dict[str, Any]]:
     if task not in ("auto", *METRICS):
         refuse("task", task, 'be "auto", "regression" or "classification"')
     if task == "auto":
-        task = _task_of(y)
+        task, _ = detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))
     if task == "regression":
         y = check_array(y, dtype=np.float64, ensure_2d=False, estimator="compare", input_name="y")
     labels = np.unique(y)
@@ -329,14 +330,6 @@ def _read(X: Any, y: Any, task: str) -> tuple[_Table, dict[str, Any]]:
     }
     X = X if hasattr(X, "iloc") else values
     return _Table(X, y, task, None if task == "regression" else labels), told
-
-
-def _task_of(y: np.ndarray) -> str:
-    if y.dtype.kind not in "iuf":
-        return "classification"
-    number = len(np.unique(y))
-    most = 2 if y.dtype.kind == "f" else MOST_CLASSES
-    return "classification" if number <= most else "regression"
 
 
 def _methods(methods: Any) -> dict[str, Algorithm]:
@@ -443,6 +436,9 @@ class _HeldOut(NamedTuple):
     @property
     def log_likelihood(self) -> tuple[float, float]:
         return float(np.mean(self.log_prob)), _error_of(self.log_prob)
+
+    def at(self, rows: np.ndarray) -> _HeldOut:
+        return _HeldOut._make(None if part is None else part[rows] for part in self)
 
     @property
     def calibration(self) -> float:
@@ -705,15 +701,28 @@ class _Choice(NamedTuple):
     ties: list[str]  # of those, within one standard error of the best; the chosen one among them
 
 
+def _is_less(part: _HeldOut, other: _HeldOut) -> bool:
+    """Whether its calibration error is smaller by one standard error, over the same rows."""
+    rng = np.random.default_rng(0)
+    less = 0
+    for _ in range(RESAMPLES):
+        rows = rng.integers(0, len(part.is_right), len(part.is_right))
+        less += part.at(rows).calibration < other.at(rows).calibration
+    return less > SURE * RESAMPLES
+
+
 def _choose(task: str, told: dict[str, _HeldOut], baseline: str) -> _Choice:
     """The rule at the head of this file; it sees the folds left out and nothing else."""
     if task == "regression":
         gap = {label: abs(part.calibration - LEVEL) for label, part in told.items()}
         most = max(TOLERANCE, min(gap.values()))
+        calibrated = [label for label in told if gap[label] <= most]
     else:
         gap = {label: part.calibration for label, part in told.items()}
-        most = gap.get(baseline, math.inf)
-    calibrated = [label for label in told if gap[label] <= most]
+        calibrated = list(told)
+    if task == "classification" and baseline in told:
+        plain = told[baseline]
+        calibrated = [n for n, part in told.items() if n == baseline or _is_less(part, plain)]
     best = max(calibrated, key=lambda label: told[label].log_likelihood[0])
 
     def is_tied(label: str) -> bool:

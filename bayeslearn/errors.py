@@ -27,6 +27,28 @@ class StorageError(BayesLearnError):
     """Something cannot be saved as data, or a folder is not a sound one of ours."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be fitted, but hardly well: their scale, or their number."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written, or one was passed over for the one before."""
+
+
+class Interrupted(SystemExit):
+    """SIGTERM came: a checkpoint was written, and the process leaves with status 143.
+
+    It is a SystemExit, so that code that lives through errors does not live through this one.
+    """
+
+    def __init__(self, told: str):
+        super().__init__(told)
+        self.told, self.code = told, 143
+
+    def __str__(self) -> str:
+        return self.told
+
+
 def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)

@@ -8,13 +8,15 @@ at any chunk size, with or without progress. Variational methods and MAP take `n
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import math
 import os
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,21 +25,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn import batches, tree
+from bayeslearn import batches, checkpoints, tree
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.algorithms.joint import Joint
-from bayeslearn.errors import ArgumentError, DivergenceError, Shown, check_whole, refuse
+from bayeslearn.chains import Lanes, complete, draw
+from bayeslearn.checkpoints import Keeper
+from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
+from bayeslearn.errors import (
+    ArgumentError,
+    BayesLearnError,
+    DataWarning,
+    DivergenceError,
+    Shown,
+    StorageError,
+    check_whole,
+    refuse,
+)
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
-from bayeslearn.precision import double_precision, inside_double_precision, to_host
+from bayeslearn.precision import double_precision, to_host
 from bayeslearn.priors import check_gaussian, check_given
 from bayeslearn.progress import Progress
+from bayeslearn.storage import NotSaved, describe_model
 from bayeslearn.tree import Array, PyTree
 
 EVALUATIONS = 100  # looks at the lower bound in a full-length run
-WINDOW = 10  # evaluations in the moving average
-TIE = 0.25  # of the objective's Monte-Carlo error
 PATIENCE = 20  # evaluations without a new best before stopping
 EVAL_DRAWS = 64
 EVAL_BATCH = 16  # of those at a time
@@ -48,8 +61,8 @@ STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
-CALM_ROUNDS = 20
-PATIENT_BACK_OFFS = 2  # before it steps back to its best state
+ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
+MAIN = "main"  # the phase of the method itself; those before it have names below
 
 
 class Progressed(NamedTuple):
@@ -79,6 +92,9 @@ def fit(
     progress: bool | None = None,
     callback: Callable[[Progressed], Any] | None = None,
     chunk_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | str = checkpoints.EVERY,
+    keep: int = checkpoints.KEEP,
 ) -> Posterior:
     """Infer the posterior over a model's weights.
 
@@ -100,24 +116,187 @@ def fit(
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
+        checkpoint: a folder in which the run is kept, so that `bl.resume` can go on with it. On
+            SIGTERM and SIGINT a last checkpoint is written before the run leaves.
+        every: steps between checkpoints, or a time such as "30s", "5m" or "1h".
+        keep: how many of the last checkpoints are kept.
     """
-    algorithm = check_algorithm(algorithm)
-    check_arguments(
-        algorithm,
-        seed=seed,
-        num_steps=num_steps,
-        batch_size=batch_size,
-        num_chains=num_chains,
-        num_data=num_data,
+    keeper = None if checkpoint is None else Keeper(checkpoint, every, keep)
+    options = {
+        "seed": seed,
+        "num_steps": num_steps,
+        "batch_size": batch_size,
+        "num_chains": num_chains,
+        "num_data": num_data,
+        "eval_every": eval_every,
+        "patience": patience,
+    }
+    return _fit(
+        model,
+        check_algorithm(algorithm),
+        data,
+        options,
         validation=validation,
-        eval_every=eval_every,
-        patience=patience,
-        chunk_size=chunk_size,
+        params=params,
+        progress=progress,
         callback=callback,
+        chunk_size=chunk_size,
+        keeper=keeper,
     )
+
+
+@double_precision
+def resume(
+    path: str | os.PathLike[str],
+    data: Any = None,
+    *,
+    model: Model | Target | None = None,
+    network: Any = None,
+    algorithm: Algorithm | None = None,
+    params: PyTree | None = None,
+    validation: tuple[Any, Any] | None = None,
+    progress: bool | None = None,
+    callback: Callable[[Progressed], Any] | bool | None = None,
+    chunk_size: int | None = None,
+    every: int | str | None = None,
+    keep: int | None = None,
+) -> Posterior:
+    """Go on with a run of `fit(..., checkpoint=path)` from its last sound checkpoint.
+
+    The result has the bits of a run that was never cut. A run that had ended gives its result.
+
+    Args:
+        path: the folder.
+        data: the same data as in the first run; others are refused. An iterable is read from its
+            beginning up to where the run was.
+        model, network, algorithm, params: what cannot be written down as data, again: a `Target`,
+            a network that is not one of `bl.networks`, an algorithm with an Optax object or a
+            function in it. Left out, they are what they were.
+        validation: the same held-out data, where there were any.
+        callback: the callback, where there was one; False: go on without.
+        progress, chunk_size: as in `fit`.
+        every, keep: as in `fit`; as they were unless said.
+    """
+    keeper = Keeper.reopen(path, every, keep)
+    asked = keeper.asked
+    if callback is None and asked["has_callback"]:
+        refuse("callback", None, "be given again", "Write callback=False to go on without it.")
+    if model is None:
+        model = again = _model_again(asked["model"], network)
+        if network is None:
+            _check_rebuilt(again, data, keeper)
+    elif network is not None:
+        refuse("network", Shown("a network"), "be left out beside a model, which has its own")
+    return _fit(
+        model,
+        check_algorithm(_again("algorithm", asked["algorithm"], algorithm)),
+        data,
+        asked["options"],
+        validation=validation,
+        params=_again("params", asked["params"], params),
+        progress=progress,
+        callback=None if callback is False else callback,
+        chunk_size=chunk_size,
+        keeper=keeper,
+    )
+
+
+def _again(name: str, stored: Any, given: Any) -> Any:
+    """What was written down, or what is given again because it could not be."""
+    if given is not None:
+        return given
+    missing = _first_not_saved(stored)
+    if missing is not None:
+        refuse(name, None, "be given again", f"{missing.what} cannot be written down as data.")
+    return stored
+
+
+def _first_not_saved(value: Any) -> NotSaved | None:
+    if isinstance(value, NotSaved):
+        return value
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, list | tuple):
+        inside = list(value)
+    elif dataclasses.is_dataclass(value):
+        inside = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        return None
+    return next((found for part in inside if (found := _first_not_saved(part))), None)
+
+
+def _check_rebuilt(model: Model, data: Any, keeper: Keeper) -> None:
+    """A network rebuilt from a file must have the weights it had, before any is made."""
+    if not (isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])):
+        return
+    x, y = check_data(data)
+    try:
+        likelihood, _ = model.likelihood.bind(y)
+        start = jax.eval_shape(
+            lambda key: {
+                "network": model.network.init(
+                    key, jax.tree.map(lambda leaf: leaf[0], x), likelihood.num_outputs
+                ),
+                "likelihood": likelihood.init(),
+            },
+            jax.random.key(0),
+        )
+        is_same = tree.size(start) == keeper.num_weights
+    except BayesLearnError:
+        raise
+    except Exception as error:  # whatever a description of nonsense leads to
+        raise StorageError(
+            f"{keeper.folder} cannot be resumed: its model cannot be built"
+            f" ({type(error).__name__})."
+        ) from error
+    if not is_same:
+        raise StorageError(
+            f"{keeper.folder} cannot be resumed: its model has {tree.size(start)} weights, and had"
+            f" {keeper.num_weights}. Are these the same data?"
+        )
+
+
+def _model_again(stored: Any, network: Any) -> Model:
+    if stored is None:
+        refuse("model", None, "be given again", "A Target cannot be written down as data.")
+    if not isinstance(stored, dict) or stored.keys() != {f.name for f in dataclasses.fields(Model)}:
+        raise StorageError("The run cannot be resumed: what it says of its model makes no sense.")
+    if network is not None:
+        stored = stored | {"network": network}
+    elif isinstance(stored["network"], NotSaved):
+        what = f"{stored['network'].what}, cannot be written down as data."
+        refuse("network", None, "be given again", what[0].upper() + what[1:])
+    parts = {name: _again("model", value, None) for name, value in stored.items()}
+    return Model(**parts)
+
+
+def _fit(
+    model: Any,
+    algorithm: Algorithm,
+    data: Any,
+    options: dict[str, Any],
+    *,
+    validation: Any,
+    params: Any,
+    progress: bool | None,
+    callback: Any,
+    chunk_size: int | None,
+    keeper: Keeper | None,
+) -> Posterior:
+    check_arguments(
+        algorithm, **options, validation=validation, chunk_size=chunk_size, callback=callback
+    )
+    batch_size, num_data = options["batch_size"], options["num_data"]
     began = time.perf_counter()
-    root = jax.random.key(int(seed))
+    root = jax.random.key(int(options["seed"]))
     target, start, stream = _bind(model, data, num_data, root)
+    asked = {
+        "model": describe_model(model) if isinstance(model, Model) else None,
+        "algorithm": algorithm,
+        "options": options,
+        "params": params,
+        "has_callback": callback is not None,
+    }
     first = None
     if params is not None and hasattr(params, "to_prior"):
         first, params = params, params.mean
@@ -139,6 +318,14 @@ def fit(
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
 
+    if isinstance(model, Model) and stream is None:
+        _warn_of_data(target)
+    if keeper is not None:
+        keeper.enter(asked, _fingerprints(target, start, held_out))
+        if stream is not None:
+            stream.hashed = hashlib.sha256()
+            if keeper.position is not None:
+                stream.skip_to(target, keeper.position)
     setting = _Setting(
         target=target,
         stream=stream,
@@ -148,6 +335,36 @@ def fit(
         progress=progress,
         callback=callback,
         chunk_size=chunk_size,
+        keeper=keeper,
+    )
+    with contextlib.nullcontext() if keeper is None else keeper.listening():
+        return _infer(setting, partly, algorithm, start, first, options, began)
+
+
+def _fingerprints(target: Target, start: PyTree, held_out: Batch | None) -> dict[str, Any]:
+    """What tells the data and the model from others, for those who resume."""
+    rest = dataclasses.replace(target, data=None)
+    return {
+        "data": None if target.data is None else checkpoints.fingerprint(target.data._asdict()),
+        "validation": None if held_out is None else checkpoints.fingerprint(held_out._asdict()),
+        "model": checkpoints.digest((rest, start)),
+        "num_weights": tree.size(start),
+    }
+
+
+def _infer(
+    setting: _Setting,
+    partly: Model | None,
+    algorithm: Algorithm,
+    start: PyTree,
+    first: Any,
+    options: dict[str, Any],
+    began: float,
+) -> Posterior:
+    """The phases of a run: points, warm start, the method itself."""
+    target, stream, keeper = setting.target, setting.stream, setting.keeper
+    num_steps, num_chains, patience = (
+        options[name] for name in ("num_steps", "num_chains", "patience")
     )
     if patience in (None, "auto"):
         patience = PATIENCE if patience == "auto" and num_steps == "auto" else None
@@ -169,7 +386,9 @@ def fit(
     else:
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
-        run = _optimise(setting, algorithm, start, warm, steps, eval_every, rest)
+        run = _optimise(setting, algorithm, start, warm, steps, options["eval_every"], rest)
+    if stream is not None and stream.spoiled:
+        notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
     if isinstance(algorithm, Joint):
         algorithm, run = algorithm.inner, run._replace(state=run.state.inner)
@@ -181,9 +400,9 @@ def fit(
         trace=run.trace,
         elbo=run.elbo,
         stopped=run.stopped,
-        notes=(*notes, *run.notes),
-        seed=int(seed),
-        wall_time=time.perf_counter() - began,
+        notes=(*notes, *run.notes, *([] if keeper is None else keeper.told())),
+        seed=int(options["seed"]),
+        wall_time=time.perf_counter() - began if keeper is None else keeper.elapsed(),
         compile_time=run.compile_time + points_time + (0.0 if warm is None else warm.compile_time),
     )
     if algorithm.is_sampler:
@@ -193,7 +412,7 @@ def fit(
 
 def _train_points(setting: _Setting, model: Model, start: PyTree) -> tuple[_Setting, PyTree, float]:
     """All leaves trained together, then those without a posterior held."""
-    quiet = setting._replace(root=_named(setting.root, "points"), callback=None, held_out=None)
+    quiet = setting.before("points")
     first = MAP(learn_noise=False)
     run = _optimise(quiet, first, start, None, first.auto_steps, None, PATIENCE)
     q = first.approximation(run.target, run.state)
@@ -214,7 +433,7 @@ def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm
     before = algorithm.warm_start()
     if before is None:
         return None
-    quiet = setting._replace(root=_named(setting.root, "warm start"), callback=None, held_out=None)
+    quiet = setting.before("warm start")
     earlier = _warm_start(quiet, before, start)
     run = _optimise(quiet, before, start, earlier, before.auto_steps, None, PATIENCE)
     q = before.approximation(run.target, run.state)
@@ -240,6 +459,34 @@ class _Setting(NamedTuple):
     progress: bool | None
     callback: Callable[[Progressed], Any] | None
     chunk_size: int | None
+    keeper: Keeper | None = None
+    phase: str = MAIN
+
+    def before(self, name: str) -> _Setting:
+        """The setting of a phase before this one, with randomness of its own."""
+        phase, root = f"{self.phase}/{name}", _named(self.root, name)
+        return self._replace(root=root, phase=phase, callback=None, held_out=None)
+
+    def most(self, length: int) -> int:
+        """Steps per compiled call, at most `length`."""
+        most = min(self.chunk_size or length, length)
+        steps = None if self.keeper is None else self.keeper.most_steps
+        return most if steps is None else min(most, steps)
+
+    def look(self, place: Any) -> None:
+        """An occasion for a checkpoint."""
+        if self.keeper is not None:
+            self.keeper.look(self.phase, place.now, place, self.position)
+
+    @property
+    def position(self) -> tuple[int, str] | None:
+        return None if self.stream is None else self.stream.position
+
+    def kept(self, place: Any) -> Any:
+        """Around the user's own code, which may throw."""
+        if self.keeper is None:
+            return contextlib.nullcontext()
+        return self.keeper.kept(self.phase, place.now, place)
 
 
 class _Run(NamedTuple):
@@ -263,116 +510,136 @@ def _optimise(
     patience: int | None,
 ) -> _Run:
     """Steps in rounds of `eval_every`; after each the lower bound is measured."""
-    target, root = setting.target if warm is None else warm.target, setting.root
+    base, root = setting.target if warm is None else warm.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = STREAM_CHUNK if setting.stream is not None else CHUNK
-    most = min(setting.chunk_size or length, length)
+    most = setting.most(length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
-    eval_data = None if target.data is None else batches.sample_rows(target.data, EVAL_ROWS)
+    eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
+
+    def begin() -> Any:
+        return _begin(base, algorithm, start, warm, _named(root, "init"))
 
     timer = time.perf_counter()
-    state = _begin(target, algorithm, start, warm, _named(root, "init"))
-    _check_finite_start(target, state, start)
-    advance = partial(_steps, key_step=key_step, key_data=key_data, length=length)
+    keeper, left = setting.keeper, None
+    if keeper is not None:
+        if (done := keeper.finished(setting.phase)) is not None:
+            state, target = run_again(done, jax.eval_shape(begin), base)
+            return _Run(state, target, None, {}, None, "", [], 0.0)
+        left = keeper.left(setting.phase)
+    if left is None:
+        state = begin()
+        _check_finite_start(base, state, start)
+        run = Course(state, base, patience)
+        run.stopped = f"All {num_steps} steps were done."
+    else:
+        run = Course.from_record(left, jax.eval_shape(begin), base, patience)
+    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
     if setting.stream is None:
         advance(
-            algorithm, target=target, state=state, begin=0, count=0, batch_size=rows, stream=None
+            algorithm,
+            target=run.target,
+            state=run.state,
+            begin=0,
+            count=0,
+            batch_size=rows,
+            stream=None,
         )
     compile_time = time.perf_counter() - timer
 
-    trace: dict[str, list[Any]] = {}
-    best = _Best(patience)
-    good, step, scale, skipped = state, 0, 1.0, 0
-    back_offs = recent = calm = 0
-    stopped = f"All {num_steps} steps were done."
-    ended = False
+    best, num_data = run.best, float(base.num_data)
     with Progress(algorithm.name, num_steps, setting.progress) as bar:
-        while step < num_steps and not ended:
-            goal = min(num_steps, step + eval_every)
-            state, at, infos, bad, failed = good, step, [], 0, False
-            while at < goal and not ended:
-                count, stream = min(most, goal - at), None
+        while run.step < num_steps and not run.ended:
+            goal = min(num_steps, run.step + eval_every)
+            failed = False
+            while run.at < goal and not run.ended:
+                setting.look(run)
+                count, stream = min(most, goal - run.at), None
                 if setting.stream is not None:
-                    stream, count = setting.stream.chunk(target, count, length)
+                    with setting.kept(run):
+                        stream, count = setting.stream.chunk(run.target, count, length)
                     if count == 0:
-                        ended = True
+                        run.ended = True
                         break
-                state, info, num_bad, finite = advance(
-                    _shortened(algorithm, scale),
-                    target=target,
-                    state=state,
-                    begin=at,
+                run.state, info, num_bad, finite = advance(
+                    _shortened(algorithm, run.scale),
+                    target=run.target,
+                    state=run.state,
+                    begin=run.at,
                     count=count,
                     batch_size=rows,
                     stream=stream,
                 )
-                infos.append(jax.tree.map(lambda a, n=count: np.asarray(a[:n]), info))
-                at, bad = at + count, bad + int(num_bad)
-                failed = not bool(finite) or bad > eval_every // 2
+                for name, values in info._asdict().items():
+                    run.infos.setdefault(name, []).append(np.asarray(values[:count]))
+                run.at, run.bad = run.at + count, run.bad + int(num_bad)
+                failed = not bool(finite) or run.bad > eval_every // 2
                 if failed:
                     break
             if failed:
-                back_offs += 1
-                recent, calm = recent + 1, 0
-                scale *= 0.5
-                if recent > PATIENT_BACK_OFFS and best.state is not None:
-                    # The last state was finite, but already on its way out.
-                    good, target = best.state, best.target
-                if recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
-                    raise DivergenceError(
-                        f"{algorithm.name} met non-finite numbers after step {step} and"
-                        f" {recent - 1} shorter steps did not help. Scale x and y to unit"
-                        " spread, lower `learning_rate`, or check the network for divisions by"
-                        " zero."
-                    )
+                run.back_off()
+                _check_goes_on(algorithm, run, "met non-finite numbers")
                 continue
-            if at == step:
-                stopped = f"The data iterator ended after {step} steps."
+            if run.at == run.step:
+                run.stopped = f"The data iterator ended after {run.step} steps."
                 break
-            step, good, skipped, calm = at, state, skipped + bad, calm + 1
-            if calm == CALM_ROUNDS:
-                recent = 0
-            for info in infos:
-                for name, values in info._asdict().items():
-                    trace.setdefault(name, []).append(values)
+            run.go_on()
+            step = run.step
             # New draws at every look: luck then averages out over the window.
             key_eval = jax.random.fold_in(_named(root, "evaluate"), step)
-            if target.refreshes:
-                target = _refresh(algorithm, target, state, jax.random.fold_in(key_eval, 1))
-            eval_target = target.on(eval_data)
-            metrics = _evaluate(algorithm, eval_target, state, key_eval, setting.held_out)
-            metrics = {name: float(value) for name, value in metrics.items()}
-            trace.setdefault("eval_step", []).append(step)
+            if run.target.refreshes:
+                key_refresh = jax.random.fold_in(key_eval, 1)
+                run.target = _refresh(algorithm, run.target, run.state, key_refresh)
+            eval_target = run.target.on(eval_data)
+            told = _evaluate(algorithm, eval_target, run.state, key_eval, setting.held_out)
+            metrics = {name: float(value) for name, value in told.items()}
+            run.trace.setdefault("eval_step", []).append(step)
             for name, value in metrics.items():
-                trace.setdefault("eval_" + name, []).append(value)
-            bar.update(step, metrics)
-            goes_on = best.see(metrics["objective"], metrics.pop("error"), state, target, step)
-            if setting.callback is not None and setting.callback(
-                Progressed(algorithm.name, step, num_steps, metrics)
-            ):
-                stopped, ended = f"The callback stopped it at step {step}.", True
-            elif not goes_on:
-                stopped = (
+                run.trace.setdefault("eval_" + name, []).append(value)
+            acted = {"skipped": run.skipped, "back_offs": run.back_offs}
+            bar.update(step, metrics | {name: n for name, n in acted.items() if n})
+            error = metrics.pop("error")
+            if not best.see(metrics["objective"], error, run.state, run.target, step):
+                run.stopped = (
                     f"The objective's moving average had no new best for {best.patience}"
                     f" evaluations, after step {step}; the iterate of step {best.step} is returned."
                 )
-                ended = True
-            elif ended:
-                stopped = f"The data iterator ended after {step} steps."
-    if step == 0:
+                run.ended = True
+            elif run.ended:
+                run.stopped = f"The data iterator ended after {step} steps."
+            bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
+            can_sink = hasattr(algorithm, "learning_rate") and not run.ended
+            if can_sink and run.sinks(bound, error, num_data):
+                run.back_off(is_sunk=True)
+                _check_goes_on(algorithm, run, "lost its lower bound")
+            if setting.callback is not None:
+                with setting.kept(run):
+                    is_asked = setting.callback(
+                        Progressed(algorithm.name, step, num_steps, metrics)
+                    )
+                if is_asked:
+                    run.stopped, run.ended = f"The callback stopped it at step {step}.", True
+    if run.step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
 
-    notes = []
-    if skipped:
-        notes.append(f"{skipped} steps met non-finite numbers and were skipped.")
-    if back_offs:
+    notes = algorithm.remarks(best.target, start)
+    if run.skipped:
+        notes.append(f"{run.skipped} steps met non-finite numbers and were skipped.")
+    if run.back_offs:
+        why = "non-finite numbers"
+        if run.sunk:
+            why = f"the lower bound was lost for long ({run.sunk}) or numbers were not finite"
         notes.append(
-            f"The step size was halved {back_offs} time(s) after non-finite numbers; the run ended"
-            f" at {scale:g} of the learning rate asked for."
+            f"The step size was halved {run.back_offs} time(s) after {why}; the run"
+            f" ended at {run.scale:g} of the learning rate asked for."
         )
+    target = algorithm.settled(best.target, best.state)
+    if keeper is not None and setting.phase != MAIN:
+        keeper.finish(setting.phase, leaves_of_run(best.state, target), setting.position)
+        return _Run(best.state, target, None, {}, None, run.stopped, notes, compile_time)
     elbo = None
     if algorithm.has_lower_bound:
         eval_target = best.target.on(eval_data)
@@ -381,12 +648,13 @@ def _optimise(
             for key in jax.random.split(_named(root, "fresh"), FRESH_LOOKS)
         ]
         elbo = float(np.mean(fresh))
-    arrays = {
-        name: np.asarray(values) if name.startswith("eval_") else np.concatenate(values)
-        for name, values in trace.items()
-    }
-    target = algorithm.settled(best.target, best.state)
-    return _Run(best.state, target, None, arrays, elbo, stopped, notes, compile_time)
+    pieces = [run.piece()]
+    if keeper is not None:
+        run.ended = True
+        keeper.write(setting.phase, run.step, run)
+        pieces = [*keeper.pieces(), run.piece()]
+    trace = joined(pieces, 0)
+    return _Run(best.state, target, None, trace, elbo, run.stopped, notes, compile_time)
 
 
 def _sample(
@@ -397,25 +665,35 @@ def _sample(
     timer = time.perf_counter()
     bytes_per_draw = 8 * tree.size(start)
     length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
-    most = min(setting.chunk_size or length, length)
+    most = setting.most(length)
     keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in range(num_chains)]
-    lanes = _Lanes(num_chains)
+    lanes = Lanes(num_chains)
     targets = lanes.put(target)
 
-    states = [
-        jax.device_put(_begin(target, algorithm, start, warm, _named(key, "init")), device)
-        for key, device in zip(keys, lanes.places, strict=True)
-    ]
-    for state in states:
-        if not bool(jnp.isfinite(state.log_density)):
-            raise DivergenceError(
-                f"{algorithm.name} cannot start: the log-density at the starting point is"
-                f" {float(state.log_density)}. Start elsewhere with `params=`, or scale the data."
-            )
-    states = lanes.spread(states)
+    def begin(key: Array) -> Any:
+        return _begin(target, algorithm, start, warm, _named(key, "init"))
+
+    keeper = setting.keeper
+    left = None if keeper is None else keeper.left(setting.phase)
+    if left is None:
+        states = [
+            jax.device_put(begin(key), device)
+            for key, device in zip(keys, lanes.places, strict=True)
+        ]
+        for state in states:
+            if not bool(jnp.isfinite(state.log_density)):
+                raise DivergenceError(
+                    f"{algorithm.name} cannot start: the log-density at the starting point is"
+                    f" {float(state.log_density)}. Start elsewhere with `params=`, or scale the"
+                    " data."
+                )
+        run = Walk(lanes.spread(states), algorithm)
+        run.stopped = f"All {algorithm.num_samples} draws of {num_chains} chain(s) were kept."
+    else:
+        run = Walk.from_record(left, jax.eval_shape(begin, keys[0]), lanes, algorithm)
 
     def advance(lane: int, state: Any, first: int, count: int, inner: int) -> Any:
-        return _draws(
+        return draw(
             algorithm,
             target=targets[lane],
             state=state,
@@ -428,39 +706,48 @@ def _sample(
         )
 
     for lane in range(lanes.num):
-        jax.block_until_ready(advance(lane, states[lane], 0, 0, 1))
+        jax.block_until_ready(advance(lane, run.states[lane], 0, 0, 1))
     compile_time = time.perf_counter() - timer
 
     total = algorithm.num_warmup + algorithm.num_samples * algorithm.thin
-    trace: dict[str, list[np.ndarray]] = {}
-    kept: list[PyTree] = []
-    stopped = f"All {algorithm.num_samples} draws of {num_chains} chain(s) were kept."
-    warmup_left, draws_left, step = algorithm.num_warmup, algorithm.num_samples, 0
     with Progress(algorithm.name, total, setting.progress) as bar, lanes:
-        while warmup_left or draws_left:
-            inner = 1 if warmup_left else algorithm.thin
-            count = min(most, warmup_left or draws_left)
-            results = lanes.run(advance, states, step, count, inner)
-            states = [result[0] for result in results]
+        while (run.warmup_left or run.draws_left) and not run.ended:
+            setting.look(run)
+            is_warmup = run.warmup_left > 0
+            inner = 1 if is_warmup else algorithm.thin
+            count = min(most, run.warmup_left or run.draws_left)
+            results = lanes.run(advance, run.states, run.step, count, inner)
+            run.states = [result[0] for result in results]
             infos = lanes.gather([result[1] for result in results], count)
             for name, values in infos._asdict().items():
-                trace.setdefault(("" if not warmup_left else "warmup_") + name, []).append(values)
-            step += count * inner
-            if warmup_left:
-                warmup_left -= count
+                run.trace.setdefault(("warmup_" if is_warmup else "") + name, []).append(values)
+            run.step += count * inner
+            if is_warmup:
+                run.warmup_left -= count
             else:
-                draws_left -= count
-                kept.append(lanes.gather([result[2] for result in results], count))
+                run.draws_left -= count
+                run.keep(lanes.gather([result[2] for result in results], count))
             metrics = {n: float(np.mean(getattr(infos, n))) for n in algorithm.shown}
-            bar.update(step, {"warmup": 1.0, **metrics} if warmup_left else metrics)
-            told = Progressed(algorithm.name, step, total, metrics)
-            if setting.callback is not None and setting.callback(told) and kept:
-                stopped = f"The callback stopped it at step {step}."
-                break
-    draws = jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts, axis=1)), *kept)
+            bar.update(run.step, {"warmup": 1.0, **metrics} if run.warmup_left else metrics)
+            if setting.callback is not None:
+                with setting.kept(run):
+                    told = Progressed(algorithm.name, run.step, total, metrics)
+                    is_asked = setting.callback(told)
+                if is_asked and not is_warmup:
+                    run.stopped = f"The callback stopped it at step {run.step}."
+                    run.ended = True
+    pieces = [run.piece()]
+    if keeper is not None:
+        keeper.write(setting.phase, run.step, run)
+        pieces = [*keeper.pieces(), run.piece()]
+    arrays = joined(pieces, 1)
+    del pieces
+    kept = [arrays.pop(name) for name in [n for n in arrays if n.startswith(DRAW)]]
+    position = jax.vmap(algorithm.position) if lanes.is_batched else algorithm.position
+    like = jax.eval_shape(position, run.states[0])
+    draws = checkpoints.rebuilt(like, [jnp.asarray(leaf) for leaf in kept], is_exact=False)
     if target.likelihood is not None and target.likelihood.is_marginal:
-        draws = _complete(target, draws, _named(root, "complete"))
-    arrays = {name: np.concatenate(parts, axis=1) for name, parts in trace.items()}
+        draws = complete(target, draws, _named(root, "complete"))
     notes = []
     diverged = int(np.sum(arrays.get("diverging", 0)))
     if diverged:
@@ -468,92 +755,8 @@ def _sample(
             f"{diverged} of {arrays['diverging'].size} trajectories diverged; raise"
             " `target_acceptance` or `num_warmup` if there are many."
         )
-    state = lanes.collect(states)
-    return _Run(state, target, draws, arrays, None, stopped, notes, compile_time)
-
-
-class _Lanes:
-    """How chains share the machine, by a fixed rule.
-
-    On CPUs (or several devices) each chain is a lane of its own: threads call one compiled chain,
-    so that chains use all cores. On a single accelerator all chains are one batched lane.
-    """
-
-    def __init__(self, num_chains: int):
-        self.devices = jax.local_devices()
-        self.num_chains = num_chains
-        self.is_batched = self.devices[0].platform != "cpu" and len(self.devices) == 1
-        self.num = 1 if self.is_batched else num_chains
-        self.places = [self.devices[c % len(self.devices)] for c in range(num_chains)]
-        self._pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> _Lanes:
-        if self.num > 1:
-            self._pool = ThreadPoolExecutor(min(self.num, max(os.cpu_count() or 1, 1)))
-        return self
-
-    def __exit__(self, *args: Any) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def put(self, target: Target) -> list[Target]:
-        if len(self.devices) == 1:
-            return [target] * self.num_chains
-        copies = [jax.device_put(target, device) for device in self.devices]
-        return [copies[chain % len(copies)] for chain in range(self.num_chains)]
-
-    def spread(self, states: list[Any]) -> list[Any]:
-        return [jax.tree.map(lambda *s: jnp.stack(s), *states)] if self.is_batched else states
-
-    def keys(self, keys: list[Array]) -> list[Array]:
-        return [jnp.stack(keys)] if self.is_batched else keys
-
-    def run(self, advance: Callable[..., Any], states: list[Any], *args: Any) -> list[Any]:
-        def one(lane: int) -> Any:
-            with inside_double_precision():  # the setting is per thread
-                return jax.block_until_ready(advance(lane, states[lane], *args))
-
-        if self._pool is None:
-            return [one(lane) for lane in range(self.num)]
-        return list(self._pool.map(one, range(self.num)))
-
-    def gather(self, values: list[Any], count: int) -> Any:
-        """Arrays with leading axes (chains, steps)."""
-        if self.is_batched:
-            return jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0])
-        return jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
-
-    def collect(self, states: list[Any]) -> Any:
-        if self.is_batched:
-            return states[0]
-        return jax.tree.map(lambda *s: jnp.stack([jnp.asarray(np.asarray(v)) for v in s]), *states)
-
-
-class _Best:
-    """The iterate with the best moving average of the objective so far."""
-
-    def __init__(self, patience: int | None):
-        self.patience = patience
-        self.state: Any = None
-        self.target: Any = None
-        self.step = 0
-        self._values: list[float] = []
-        self._best = -math.inf
-        self._since = 0
-
-    def see(self, objective: float, error: float, state: Any, target: Target, step: int) -> bool:
-        """Whether to go on; `error` is the Monte-Carlo error of one objective."""
-        # One error below the estimate, so that a lucky early look at a poor q does not win.
-        self._values.append(objective - error)
-        average = float(np.mean(self._values[-WINDOW:]))
-        self._since += 1
-        # A tie within the bound's own error goes to the later iterate: its steps were smaller.
-        if average >= self._best - TIE * error or self.state is None:
-            self.state, self.target, self.step = state, target, step
-        if average > self._best:
-            self._best, self._since = average, 0
-        is_early = len(self._values) < WINDOW + (self.patience or 0)
-        return is_early or self.patience is None or self._since < self.patience
+    state = lanes.collect(run.states)
+    return _Run(state, target, draws, arrays, None, run.stopped, notes, compile_time)
 
 
 @jax.jit
@@ -566,7 +769,16 @@ def _init_from(algorithm: Any, key: Array, target: Target, q: Any) -> Any:
     return jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
 
 
-@partial(jax.jit, static_argnames=("length", "batch_size"))
+def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, Array]:
+    """`_steps`; where one of them was not finite, again from the start and without it.
+
+    So that steps which are all finite, as they nearly always are, need not keep the old state.
+    """
+    results = _steps(algorithm, skips=False, **arguments)
+    return _steps(algorithm, skips=True, **arguments) if int(results[2]) else results
+
+
+@partial(jax.jit, static_argnames=("length", "batch_size", "skips"))
 def _steps(
     algorithm: Algorithm,
     *,
@@ -579,8 +791,12 @@ def _steps(
     length: int,
     batch_size: int | None,
     stream: Batch | None,
+    skips: bool,
 ) -> tuple[Any, Any, Array, Array]:
-    """Steps begin, ..., begin + count - 1: new state, their infos, steps skipped, all finite."""
+    """Steps begin, ..., begin + count - 1: new state, their infos, steps not finite, all finite.
+
+    With `skips` a step whose info is not finite leaves the state as it was.
+    """
     data = target.data
     rows = 1 if data is None else len(data.y)
     is_full = data is None or batch_size == rows
@@ -607,7 +823,7 @@ def _steps(
         batch, order = batch_of(t, j, order)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), target, state, batch)
         finite = tree.all_finite(info)
-        state = tree.where(finite, new, state)
+        state = tree.where(finite, new, state) if skips else new
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
         return state, order, infos, bad + (~finite)
 
@@ -623,48 +839,6 @@ def _steps(
     return state, infos, bad, tree.all_finite(state)
 
 
-@partial(jax.jit, static_argnames=("length", "is_batched"))
-def _draws(
-    algorithm: Any,
-    *,
-    target: Target,
-    state: Any,
-    key: Array,
-    begin: Array,
-    count: Array,
-    inner: Array,
-    length: int,
-    is_batched: bool,
-) -> tuple[Any, Any, PyTree]:
-    """`count` draws, each after `inner` steps: new state, mean infos, positions."""
-
-    def chain(state: Any, key: Array) -> tuple[Any, Any, PyTree]:
-        batch = target.data
-        shapes = jax.eval_shape(algorithm.step, key, target, state, batch)[1]
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes)
-        infos = jax.tree.map(lambda z: jnp.zeros((length, *z.shape), z.dtype), zeros)
-        position = algorithm.position(state)
-        kept = jax.tree.map(lambda w: jnp.zeros((length, *w.shape), w.dtype), position)
-
-        def one_step(i: Array, carry: tuple) -> tuple:
-            state, sums, t = carry
-            state, info = algorithm.step(jax.random.fold_in(key, t), target, state, batch)
-            return state, jax.tree.map(jnp.add, sums, info), t + 1
-
-        def one_draw(j: Array, carry: tuple) -> tuple:
-            state, infos, kept = carry
-            t = begin + j * inner
-            state, sums, _ = jax.lax.fori_loop(0, inner, one_step, (state, zeros, t))
-            infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v / inner), infos, sums)
-            position = algorithm.position(state)
-            kept = jax.tree.map(lambda buffer, w: buffer.at[j].set(w), kept, position)
-            return state, infos, kept
-
-        return jax.lax.fori_loop(0, count, one_draw, (state, infos, kept))
-
-    return jax.vmap(chain)(state, key) if is_batched else chain(state, key)
-
-
 @jax.jit
 def _refresh(algorithm: Algorithm, target: Target, state: Any, key: Array) -> Target:
     target = algorithm.settled(target, state)
@@ -672,17 +846,6 @@ def _refresh(algorithm: Algorithm, target: Target, state: Any, key: Array) -> Ta
     if not getattr(algorithm, "learn_noise", True):
         new = dataclasses.replace(new, likelihood=target.likelihood)
     return new
-
-
-@jax.jit
-def _complete(target: Target, draws: PyTree, key: Array) -> PyTree:
-    """What was integrated out, drawn for each kept draw (chains, draws)."""
-    shape = jax.tree.leaves(draws)[0].shape[:2]
-    flat = jax.tree.map(lambda w: w.reshape(-1, *w.shape[2:]), draws)
-    keys = jax.random.split(key, math.prod(shape))
-    own = jax.lax.map(lambda pair: target.likelihood.complete(target, *pair), (flat, keys))
-    own = jax.tree.map(lambda w: w.reshape(*shape, *w.shape[1:]), own)
-    return draws | {"likelihood": draws["likelihood"] | own}
 
 
 @jax.jit
@@ -917,9 +1080,41 @@ def _check_finite_start(target: Target, state: Any, start: PyTree) -> None:
         )
 
 
+def _warn_of_data(target: Target) -> None:
+    """`fit` scales nothing; priors and step sizes are made for columns of about unit spread."""
+    assert target.data is not None
+    told = []
+    if len(target.data.y) == 1:
+        told.append("There is a single row: the posterior is nearly the prior.")
+    for name, leaf in zip(
+        tree.leaf_names({"x": target.data.x}), jax.tree.leaves(target.data.x), strict=True
+    ):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        columns = np.abs(np.asarray(leaf, np.float64)).reshape(len(leaf), -1)
+        largest = columns.max(axis=0)
+        odd = largest[(largest > ODD_SCALE) | ((largest > 0) & (largest < 1 / ODD_SCALE))]
+        if odd.size:
+            told.append(
+                f"{odd.size} column(s) of {name} are as large as {odd.max():.3g} or as small as"
+                f" {odd.min():.3g}. Scale them to unit spread, as the estimators do."
+            )
+    if told:
+        warnings.warn(" ".join(told), DataWarning, stacklevel=5)
+
+
 @jax.jit
 def _log_joint(target: Target, params: PyTree) -> Array:
     return target.log_joint(params)
+
+
+def _check_goes_on(algorithm: Algorithm, run: Course, what: str) -> None:
+    if run.recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
+        raise DivergenceError(
+            f"{algorithm.name} {what} after step {run.step} and {run.recent - 1} shorter steps did"
+            " not help. Scale x and y to unit spread, lower `learning_rate`, or check the network"
+            " for divisions by zero."
+        )
 
 
 def _shortened(algorithm: Algorithm, scale: float) -> Algorithm:

@@ -244,20 +244,24 @@ class Target(eqx.Module):
         leaf = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
         return jnp.asarray(leaf, self.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
-    def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
-        """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
+    def weights(self, params: PyTree) -> PyTree:
+        """The network's leaves, those held among them, in the network's own dtypes."""
         network = params["network"]
         if self.held is not None:
             network = eqx.combine(network, self.held)
         leaves, treedef = jax.tree.flatten(network)
+        leaves = [w.astype(d) for w, d in zip(leaves, self.dtypes, strict=True)]
+        return jax.tree.unflatten(treedef, leaves)
+
+    def row_outputs(self, weights: PyTree, row: PyTree, key: Array | None = None) -> Array:
+        """The network on one row; call it under `network_precision`."""
+        return jnp.atleast_1d(self.network.apply(weights, row, key))
+
+    def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
         with precision.network_precision(self.dtype):
-            leaves = [w.astype(d) for w, d in zip(leaves, self.dtypes, strict=True)]
-            weights = jax.tree.unflatten(treedef, leaves)
-
-            def apply(row: PyTree) -> Array:
-                return jnp.atleast_1d(self.network.apply(weights, row, key))
-
-            outputs = jax.vmap(apply)(x)
+            weights = self.weights(params)
+            outputs = jax.vmap(lambda row: self.row_outputs(weights, row, key))(x)
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     def log_likelihood(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-SHOWN = ("elbo", "nll", "kl", "validation", "acceptance", "diverging")
+SHOWN = (
+    *("elbo", "nll", "kl", "validation", "acceptance", "diverging"),
+    *("skipped", "back_offs"),  # where a guard has acted
+)
 
 
 class Progress:

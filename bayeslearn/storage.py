@@ -401,12 +401,14 @@ class _Encoder:
     """Objects as JSON, and their arrays under dotted names.
 
     `structure` is that of a network's parameters: trees of that structure, or of a part of it with
-    None for the rest, are written leaf by leaf. Where `lenient`, a function leaves a mark.
+    None for the rest, are written leaf by leaf. Where `lenient`, a function leaves a mark. With
+    `keeps_weak` JAX's weakly typed numbers come back as such, so that a step is the same program.
     """
 
-    def __init__(self, structure: Any = None):
+    def __init__(self, structure: Any = None, *, keeps_weak: bool = False):
         self.arrays: dict[str, np.ndarray] = {}
         self.structure = structure
+        self.keeps_weak = keeps_weak
 
     def encode(self, value: Any, path: str, lenient: bool = False) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -444,6 +446,8 @@ class _Encoder:
         node: dict[str, Any] = {}
         if isinstance(value, jax.Array):
             node["jax"] = True
+            if self.keeps_weak and value.weak_type:
+                node["weak"] = True
             if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
                 node["key"] = str(jax.random.key_impl(value))
                 value = jax.random.key_data(value)
@@ -482,6 +486,8 @@ class _Decoder:
             items = [self.decode(item) for item in node[tag]]
             return items if tag == "list" else tuple(items)
         if tag == "dict":
+            if not all(type(key) in (str, int) for key, _ in node["dict"]):
+                raise StorageError("it holds a mapping whose keys are neither names nor numbers")
             return {key: self.decode(value) for key, value in node["dict"]}
         if tag == "network":
             return self._network(node["network"])
@@ -496,6 +502,7 @@ class _Decoder:
         key: str | None = None,
         scalar: bool = False,
         bfloat16: bool = False,
+        weak: bool = False,
     ) -> Any:
         if array not in self.arrays:
             raise StorageError(f"the array {array!r} is missing, or is used twice")
@@ -503,6 +510,8 @@ class _Decoder:
         value = value.view(ml_dtypes.bfloat16) if bfloat16 else value
         if key is not None:
             return _as_key(value, key)
+        if weak:
+            return _weak(value)
         if jax:
             return jnp.asarray(value)
         return value[()] if scalar else value
@@ -551,10 +560,51 @@ def _names(params: PyTree) -> list[str]:
     return tree.leaf_names(jax.tree.map(lambda _: 0, params, is_leaf=_is_none))
 
 
+def _weak(value: np.ndarray) -> Any:
+    """A weakly typed array: only a bare Python number makes one, so it is spread and filled."""
+    with jax.enable_x64(value.dtype.itemsize == 8):
+        zero = jnp.asarray(value.dtype.type(0).item())
+        made = jnp.broadcast_to(zero, value.shape).at[...].set(value)
+    if made.dtype != value.dtype or not made.weak_type:
+        raise StorageError(f"it holds a weakly typed {value.dtype}, which JAX does not have")
+    return made
+
+
 def _as_key(data: np.ndarray, kind: str) -> Any:
     if kind not in KEY_KINDS:
         raise StorageError(f"it holds a random key of the unknown kind {kind!r}")
     return jax.random.wrap_key_data(jnp.asarray(data), impl=kind)
+
+
+def pack(value: Any, *, lenient: bool = False) -> tuple[dict[str, np.ndarray], Any]:
+    """Arrays and JSON of a value made of containers, numbers, arrays and known classes."""
+    encoder = _Encoder(keeps_weak=True)
+    node = encoder.encode(value, "", lenient)
+    return encoder.arrays, node
+
+
+def unpack(arrays: dict[str, np.ndarray], node: Any) -> Any:
+    """The inverse of `pack`; whatever is odd about it is a `StorageError`."""
+    decoder = _Decoder(arrays)
+    try:
+        value = decoder.decode(node)
+    except StorageError:
+        raise
+    except Exception as error:  # whatever nonsense leads to
+        raise StorageError(f"its description makes no sense ({type(error).__name__})") from error
+    if decoder.arrays:
+        raise StorageError(f"the array {min(decoder.arrays)!r} is one too many")
+    return value
+
+
+def describe_model(model: Any) -> Any:
+    """A model as what `pack` takes, its network by name alone if it holds functions."""
+    fields = {name: getattr(model, name) for name in _fields(type(model))}
+    try:
+        _Encoder().encode(fields["network"], "network")
+    except StorageError:
+        fields["network"] = NotSaved(f"the network, a {type(fields['network']).__name__}")
+    return fields
 
 
 # Posteriors
@@ -696,8 +746,9 @@ def _decode_posterior(
     for name, kind in PARTS.items():
         if not isinstance(parts.get(name), kind):
             raise StorageError(f"its {name} is a {type(parts.get(name)).__name__}")
-    if not all(isinstance(values, np.ndarray) for values in parts["trace"].values()):
-        raise StorageError("its trace holds other things than arrays")
+    trace = parts["trace"]
+    if not all(isinstance(k, str) and isinstance(v, np.ndarray) for k, v in trace.items()):
+        raise StorageError("its trace holds other things than arrays by name")
     posterior = Posterior(**{**parts, "target": dataclasses.replace(parts["target"], **model)})
     _check_fits(posterior, decoder.like)
     return posterior

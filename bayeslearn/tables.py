@@ -477,8 +477,8 @@ def _target(
     if len(found) < 2:
         raw.bad(f"the target {name!r} is {text[0]!r} in every row", "have a target that varies")
     if task == "auto":
-        task, why = _detect(name, numbers if is_numeric else None, found)
-        notes(f"{why}: {task}. Another reading is chosen with --task.")
+        task, held = detect_task(numbers if is_numeric else None, found)
+        notes(f"The target {name!r} holds {held}: {task}. Another reading is chosen with --task.")
     if task == "regression":
         return rows, numbers, task
     if len(found) > len(rows) // 2:
@@ -488,11 +488,15 @@ def _target(
     return rows, numbers.astype(np.int64) if is_whole else text.astype(str), task
 
 
-def _detect(name: str, numbers: np.ndarray | None, found: np.ndarray) -> tuple[str, str]:
+def detect_task(numbers: np.ndarray | None, found: np.ndarray) -> tuple[str, str]:
+    """What a target is for, and what it holds: `numbers`, or None for text; `found` are its values.
+
+    Text, two numbers, or a count from 0 or 1 in which nothing is missing or alone are classes.
+    """
     if numbers is None:
-        return "classification", f"The target {name!r} holds {len(found)} different texts"
+        return "classification", f"{len(found)} different texts"
     if len(found) == 2:
-        return "classification", f"The target {name!r} holds two different numbers"
+        return "classification", "two different numbers"
     _, counts = np.unique(numbers, return_counts=True)
     if (
         len(found) <= MOST_CLASSES
@@ -500,9 +504,9 @@ def _detect(name: str, numbers: np.ndarray | None, found: np.ndarray) -> tuple[s
         and np.array_equal(found, found[0] + np.arange(len(found)))
         and np.min(counts) > 1
     ):
-        told = f"holds the whole numbers {found[0]:g} to {found[-1]:g}, each more than once"
-        return "classification", f"The target {name!r} {told}"
-    return "regression", f"The target {name!r} holds {len(found)} different numbers"
+        told = f"the whole numbers {found[0]:g} to {found[-1]:g}, each more than once"
+        return "classification", told
+    return "regression", f"{len(found)} different numbers"
 
 
 def _listed(names: Sequence[str], most: int = 5, quoted: bool = True) -> str:

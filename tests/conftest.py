@@ -22,8 +22,11 @@ TURN_FILES = {
     "test_mc_dropout.py",
     "test_metrics.py",
     "test_networks.py",
+    "test_numerics.py",
     "test_plots.py",
     "test_priors.py",
+    "test_properties.py",
+    "test_reliability.py",
     "test_sequential.py",
     "test_storage.py",
 }

@@ -17,6 +17,7 @@ PACKAGE = Path(bl.__file__).parent
 ROOMS = [
     {"errors", "precision"},
     {"tree"},
+    {"noise"},
     {"priors", "likelihoods", "networks"},
     {"model"},
     {"geometry"},
@@ -26,7 +27,8 @@ ROOMS = [
     {"predictive"},
     {"posterior"},
     {"storage"},
-    {"batches", "progress"},
+    {"batches", "chains", "checkpoints", "progress"},
+    {"courses"},
     {"fitting"},
     {"diagnostics", "metrics"},
     {"plots", "sequential"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
+from mutations import break_bytes, break_json, seal, with_checksums
 
 import bayeslearn as bl
 from bayeslearn import diagnostics, families, storage, tree
@@ -485,11 +485,6 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def seal(manifest):
-    manifest.pop("sha256", None)
-    return json.dumps({**manifest, "sha256": storage._seal(manifest)}).encode()
-
-
 def edit(run, change):
     manifest = json.loads((run / storage.MANIFEST).read_bytes())
     change(manifest)
@@ -738,55 +733,6 @@ def test_a_few_hundred_broken_folders(point, tmp_path):
     assert all("cannot be loaded: " in text and text.endswith(".") for text in messages)
     assert len(messages) > 150
     assert num_other > 0
-
-
-def break_bytes(rng, content):
-    kind = rng.randrange(4)
-    at = rng.randrange(len(content))
-    if kind == 0:
-        return content[:at]
-    if kind == 1:
-        return content + rng.randbytes(8)
-    if kind == 2:
-        return content[:at] + rng.randbytes(4) + content[at + 4 :]
-    return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :]
-
-
-ODDITIES = (None, True, -1, 0, 2**70, 0.5, "", "families.Point", "relu", [], {}, {"array": "x"})
-
-
-def break_json(rng, manifest):
-    """Another value, one too many or one too few, somewhere in the manifest."""
-    places = []
-
-    def walk(node):
-        items = node.items() if isinstance(node, dict) else enumerate(node)
-        for key, value in list(items):
-            places.append((node, key))
-            if isinstance(value, dict | list):
-                walk(value)
-
-    walk(rng.choice((manifest, manifest["description"])))
-    node, key = rng.choice(places)
-    kind = rng.randrange(3)
-    if kind == 0:
-        del node[key]
-    elif kind == 1:
-        node[key] = rng.choice(ODDITIES)
-    else:
-        other, name = rng.choice(places)
-        node[key] = json.loads(json.dumps(other[name]))
-
-
-def with_checksums(manifest, content):
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as parse
-
-    digest = hashlib.sha256(content).hexdigest()
-    manifest["files"] = {storage.ARRAYS: {"size": len(content), "sha256": digest}}
-    with contextlib.suppress(SafetensorError):
-        manifest["arrays"] = {name: storage._told(array) for name, array in parse(content).items()}
-    return manifest
 
 
 def test_a_description_names_no_class_but_those_on_the_list(point, tmp_path):

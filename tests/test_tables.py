@@ -249,3 +249,20 @@ def test_a_new_file_must_have_the_columns(tmp_path):
     new = tables.read(written(tmp_path, "size,shape\n1,round\n", "new.csv"), argument="new")
     with pytest.raises(ArgumentError, match=r"`new` must have the columns .*'colour' is missing"):
         table.encode(new)
+
+
+@pytest.mark.parametrize(
+    ("y", "task"),
+    [
+        (["a", "b"] * 10, "classification"),
+        ([True, False] * 10, "classification"),
+        ([0.0, 1.0] * 10, "classification"),
+        (list(range(10)) * 3, "classification"),
+        (list(range(30)), "regression"),
+        ([5.0, 6.0, 7.0] * 10, "regression"),
+        ([3, 4, 5, 6, 7, 8] * 5, "regression"),
+    ],
+)
+def test_the_task_follows_from_the_target(y, task):
+    y = np.asarray(y)
+    assert tables.detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))[0] == task

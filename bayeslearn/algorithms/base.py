@@ -134,6 +134,10 @@ class Algorithm(eqx.Module):
         """
         return None
 
+    def remarks(self, target: Target, params: PyTree) -> list[str]:
+        """What a person should know of a run on this model; `fit` adds it to the notes."""
+        return []
+
     def settled(self, target: Target, state: Any) -> Target:
         """The target at this state; another one where the steps move a part of it."""
         return target

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bayeslearn import tree
+from bayeslearn import noise
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
 from bayeslearn.families import DiagonalGaussian
@@ -84,6 +84,7 @@ class BayesByBackprop(Algorithm):
     )
     optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Any = hyper((), "further arguments of the optimiser", free=True)
+    noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
     q: Callable[[PyTree], Any] | None = hyper(
         None,
         "function params -> q, a pytree of trainable arrays with `sample(key, num)`"
@@ -154,11 +155,14 @@ class BayesByBackprop(Algorithm):
         return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
 
     def _draw(self, key: Array, q: Any) -> PyTree:
-        if self.q is not None or not self.antithetic or self.num_draws == 1:
+        if self.q is not None:
             return q.sample(key, self.num_draws)
-        half = tree.normal_like(key, q.mean, (self.num_draws + 1) // 2)
-        mirrored = jax.tree.map(lambda e: jnp.concatenate([e, -e])[: self.num_draws], half)
-        return jax.vmap(q.transform)(mirrored)
+        is_mirrored = self.antithetic and self.num_draws > 1
+        num = (self.num_draws + 1) // 2 if is_mirrored else self.num_draws
+        drawn = noise.normal_like(key, q.mean, num, self.noise)
+        if is_mirrored:
+            drawn = jax.tree.map(lambda e: jnp.concatenate([e, -e])[: self.num_draws], drawn)
+        return jax.vmap(q.transform)(drawn)
 
     def _complexity(self, target: Target, q: Any, draws: PyTree) -> Array:
         if self.kl == "closed-form" and self.q is None and target.prior is not None:

@@ -87,6 +87,9 @@ class Joint(Algorithm):
         held = optax.apply_updates(state.held, updates)
         return JointState(inner, held, optimizer_state), info
 
+    def remarks(self, target: Target, params: PyTree) -> list[str]:
+        return self.inner.remarks(target, params)
+
     def settled(self, target: Target, state: JointState) -> Target:
         return dataclasses.replace(target, held=state.held)
 

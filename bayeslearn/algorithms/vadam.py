@@ -37,7 +37,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import tree
+from bayeslearn import noise, tree
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.families import DiagonalGaussian
@@ -73,16 +73,12 @@ def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree
     """
     assert target.prior is not None
     mean, prec = target.prior.conditional(params)
-    return mean, jax.tree.map(lambda p: (p / num_data).astype(p.dtype), prec)
+    return mean, jax.tree.map(lambda p: p / num_data.astype(p.dtype), prec)
 
 
 def spread(s: PyTree, share: PyTree, num_data: Array) -> PyTree:
     """std = 1 / sqrt(N (s + lambda/N)); s of the uncorrected kind."""
-    return jax.tree.map(
-        lambda v, p: (1.0 / jnp.sqrt(num_data * (v + p).astype(jnp.float64))).astype(v.dtype),
-        s,
-        share,
-    )
+    return jax.tree.map(lambda v, p: jax.lax.rsqrt(num_data.astype(v.dtype) * (v + p)), s, share)
 
 
 def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> PyTree:
@@ -90,7 +86,7 @@ def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> P
     _, share = prior_share(target, params, num_data)
     prec = starting_prec(key, target, params, target.data)
     return jax.tree.map(
-        lambda p, own: jnp.maximum((p / num_data).astype(p.dtype) - own, 0.0), prec, share
+        lambda p, own: jnp.maximum(p / num_data.astype(p.dtype) - own, 0.0), prec, share
     )
 
 
@@ -156,6 +152,7 @@ class Vadam(Algorithm):
         " the mean square by random signs (signs); they differ for batches of more than one row",
         choices=("signs", "mean"),
     )
+    noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VadamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -170,11 +167,11 @@ class Vadam(Algorithm):
         q = DiagonalGaussian(state.mean, spread(state.s, share, num_data))
         key_draws, key_signs = jax.random.split(key)
 
-        def one(noise: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return batch_gradient(key, target, q.transform(noise), batch, self.squares)
+        def one(drawn: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
+            return batch_gradient(key, target, q.transform(drawn), batch, self.squares)
 
-        noise = tree.normal_like(key_draws, state.mean, self.num_draws)
-        told = jax.vmap(one)(noise, jax.random.split(key_signs, self.num_draws))
+        drawn = noise.normal_like(key_draws, state.mean, self.num_draws, self.noise)
+        told = jax.vmap(one)(drawn, jax.random.split(key_signs, self.num_draws))
         nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
         mean, m, s = self.updated(state, gradient, square, prior_mean, share)
         std = tree.total(q.std) / tree.size(q.std)
@@ -198,11 +195,11 @@ class Vadam(Algorithm):
         )
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
+        numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
+
         def leaf(*arrays: Array) -> tuple[Array, ...]:
-            new = vadam_update(
-                *arrays, rate=rate, beta1=self.beta1, beta2=self.beta2, correction=correction
-            )
-            return tuple(a.astype(old.dtype) for a, old in zip(new, arrays[:3], strict=True))
+            # In the leaf's own type: one float64 number would make all work on it double.
+            return vadam_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
         parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
         return tree_unzip(leaf, *parts)

@@ -34,7 +34,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import tree
+from bayeslearn import noise, tree
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.algorithms.vadam import prior_share, spread, starting_s, tree_unzip
@@ -82,39 +82,18 @@ def vogn_update(
 
 
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
-    """Means over the rows of -log p, of its gradient and of the gradient's square.
+    """Means over the rows of -log p, of its gradient and of the gradient's square."""
+    log_likelihood, gradient, squares = curvature.moments(target, params, batch)
+    share = target.scale(batch) / target.num_data  # of one row
 
-    One pass, a few rows at a time: memory is that of `curvature.ROWS_AT_ONCE` gradients.
-    """
-    rows = len(batch.y)
-    size = min(rows, curvature.ROWS_AT_ONCE)
-    padding = -rows % size
-    weight = jnp.ones(rows) if batch.weight is None else batch.weight
-    weight = jnp.pad(weight, (0, padding)).reshape(-1, size)
+    def mean(leaf: Array) -> Array:
+        return leaf * share.astype(leaf.dtype)
 
-    def in_chunks(leaf: Array) -> Array:
-        filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
-        return filled.reshape(-1, size, *leaf.shape[1:])
-
-    def one_row(x: PyTree, y: Array) -> tuple[Array, PyTree]:
-        row = Batch(*jax.tree.map(lambda leaf: leaf[None], (x, y)))
-        return jax.value_and_grad(lambda p: -target.log_likelihood(p, row)[0])(params)
-
-    def add(sums: PyTree, chunk: tuple[PyTree, Array, Array]) -> tuple[PyTree, None]:
-        x, y, keep = chunk
-        values, gradients = jax.vmap(one_row)(x, y)
-        squares = jax.tree.map(jnp.square, gradients)
-        found = jax.tree.map(
-            lambda v: jnp.tensordot(keep.astype(v.dtype), v, axes=1), (values, gradients, squares)
-        )
-        return jax.tree.map(jnp.add, sums, found), None
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    start = (jnp.zeros((), jnp.float64), zeros, zeros)
-    chunks = (*jax.tree.map(in_chunks, (batch.x, batch.y)), weight)
-    sums, _ = jax.lax.scan(add, start, chunks)
-    total = target.num_data / target.scale(batch)
-    return jax.tree.map(lambda leaf: (leaf / total).astype(leaf.dtype), sums)
+    return (
+        mean(-log_likelihood),
+        jax.tree.map(lambda g: mean(-g), gradient),
+        jax.tree.map(mean, squares),
+    )
 
 
 class VOGN(Algorithm):
@@ -142,6 +121,7 @@ class VOGN(Algorithm):
     kl_warmup: int = hyper(0, "steps over which that weight rises from 0.01 of itself", least=0)
     augmentation: float = hyper(1.0, "how many rows each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
+    noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -161,14 +141,12 @@ class VOGN(Algorithm):
         """Mean negative log-likelihood of a row, its gradient g, and h."""
         if self.squares == "examples":
             return gradient_moments(target, params, batch)
-        nll, gradient = jax.value_and_grad(
-            lambda p: -target.scaled_log_likelihood(p, batch) / target.num_data
-        )(params)
+        nll, gradient, _ = gradient_moments(target, params, batch)
         if self.squares == "fisher":
             summed = curvature.fisher_diagonal(key, target, params, batch)
         else:
             summed = curvature.gauss_newton_diagonal(target, params, batch)
-        square = jax.tree.map(lambda c: (c / target.num_data).astype(c.dtype), summed)
+        square = jax.tree.map(lambda c: c / target.num_data.astype(c.dtype), summed)
         return nll, gradient, square
 
     def step(
@@ -179,32 +157,41 @@ class VOGN(Algorithm):
         q = self.approximation(target, state)
         key_draws, key_labels = jax.random.split(key)
 
-        def one(noise: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return self.moments(key, target, q.transform(noise), rows)
+        def one(drawn: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
+            return self.moments(key, target, q.transform(drawn), rows)
 
-        noise = tree.normal_like(key_draws, state.mean, self.num_draws)
-        told = jax.vmap(one)(noise, jax.random.split(key_labels, self.num_draws))
+        drawn = noise.normal_like(key_draws, state.mean, self.num_draws, self.noise)
+        told = jax.vmap(one)(drawn, jax.random.split(key_labels, self.num_draws))
         nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
 
         prior_mean, share = prior_share(target, state.mean, self.augmentation * target.num_data)
         weight = self.complexity_weight(state.count)
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
+        numbers = {
+            "rate": rate,
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "weight": weight,
+            "damping": self.damping,
+        }
+
         def leaf(*arrays: Array) -> tuple[Array, ...]:
-            new = vogn_update(
-                *arrays,
-                rate=rate,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight=weight,
-                damping=self.damping,
-            )
-            return tuple(a.astype(old.dtype) for a, old in zip(new, arrays[:3], strict=True))
+            return vogn_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
         parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
         mean, m, s = tree_unzip(leaf, *parts)
         nll, kl = nll * target.num_data, q.kl(target.prior)
         return VOGNState(mean, s, m, state.count + 1), VOGNInfo(-nll - kl, nll, kl, weight)
+
+    def remarks(self, target: Target, params: PyTree) -> list[str]:
+        slow = curvature.fallbacks(target, params)
+        if not slow:
+            return []
+        return [
+            f"The squares of {', '.join(slow)} took one gradient per example: these weights are"
+            " used in several places, or changed before they meet the input."
+        ]
 
     def approximation(
         self, target: Target, state: VOGNState, draws: PyTree | None = None

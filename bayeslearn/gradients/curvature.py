@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import tree
+from bayeslearn import precision, tree
+from bayeslearn.gradients import per_example
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -128,62 +130,114 @@ def own_information(target: Target, params: PyTree) -> Array:
 
 
 def gauss_newton_diagonal(target: Target, params: PyTree, batch: Batch) -> PyTree:
-    """Diagonal of sum_i J_i^T Lambda_i J_i, a few rows at a time."""
+    """Diagonal of sum_i J_i^T Lambda_i J_i: one backward pass for each output."""
+    outputs, pull = _outputs_and_pull(target, params, batch.x)
+    factors = jax.vmap(lambda f, y: output_factor(target, f, params["likelihood"], y))(
+        outputs, batch.y
+    )
+    columns = jnp.moveaxis(factors, 2, 0)
 
-    def one_row(row: tuple[PyTree, Array]) -> PyTree:
-        x, y = row
-        x = jax.tree.map(lambda leaf: leaf[None], x)
-        outputs = target.outputs(params, x)[0]
-        factor = output_factor(target, outputs, params["likelihood"], y)
+    def add(sums: PyTree, column: Array) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, sums, pull(column, batch.weight)[1]), None
 
-        def weighted(p: PyTree) -> Array:
-            return factor.T.astype(outputs.dtype) @ target.outputs(p, x)[0]
-
-        squares = jax.tree.map(lambda j: jnp.sum(j**2, axis=0), jax.jacrev(weighted)(params))
-        own = jax.tree.map(lambda w: jnp.full_like(w, 2.0), params["likelihood"])
-        return squares | {"likelihood": own}
-
-    return _sum_rows(target, batch, one_row, (batch.x, batch.y))
+    network, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params["network"]), columns)
+    rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
+    own = jax.tree.map(lambda w: jnp.full_like(w, 2.0) * rows, params["likelihood"])
+    return _scaled(target, batch, _like(params, {"network": network, "likelihood": own}))
 
 
 def fisher_diagonal(key: Array, target: Target, params: PyTree, batch: Batch) -> PyTree:
     """Diagonal of the Gauss-Newton matrix by one sampled label per row: unbiased."""
-    outputs = target.outputs(params, batch.x)
+    outputs, pull = _outputs_and_pull(target, params, batch.x)
     keys = jax.random.split(key, len(batch.y))
     labels = jax.vmap(target.likelihood.sample, (0, 0, None))(keys, outputs, params["likelihood"])
     sampled = Batch(batch.x, labels.astype(batch.y.dtype), batch.weight)
-    return _scaled(target, sampled, squared_gradients(target, params, sampled))
+    return _scaled(target, sampled, _moments(target, params, sampled, outputs, pull)[2])
 
 
 def squared_gradients(target: Target, params: PyTree, batch: Batch) -> PyTree:
     """sum_i (d log p(y_i | x_i, params) / d params)^2 over the rows of the batch."""
-
-    def one_row(row: tuple[PyTree, Array]) -> PyTree:
-        x, y = jax.tree.map(lambda leaf: leaf[None], row)
-        gradient = jax.grad(lambda p: target.log_likelihood(p, Batch(x, y))[0])(params)
-        return jax.tree.map(lambda g: g**2, gradient)
-
-    return _sum_rows(target, batch, one_row, (batch.x, batch.y), is_scaled=False)
+    return moments(target, params, batch)[2]
 
 
-def _sum_rows(
-    target: Target,
-    batch: Batch,
-    one_row: Callable[[Any], PyTree],
-    rows: tuple[PyTree, Array],
-    is_scaled: bool = True,
-) -> PyTree:
-    values = jax.lax.map(one_row, rows, batch_size=min(ROWS_AT_ONCE, len(batch.y)))
-    weight = jnp.ones(len(batch.y)) if batch.weight is None else batch.weight
-    summed = jax.tree.map(
-        lambda leaf: jnp.tensordot(weight.astype(leaf.dtype), leaf, axes=1), values
+def moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
+    """Sums over the rows of log p, of its gradient and of the gradient's square, in one pass."""
+    return _moments(target, params, batch, *_outputs_and_pull(target, params, batch.x))
+
+
+def fallbacks(target: Target, params: PyTree) -> list[str]:
+    """Names of the leaves whose squares need each example's own gradient."""
+    assert target.data is not None
+    with precision.network_precision(target.dtype):
+        function, weights = _row_function(target, params)
+        return per_example.fallbacks(function, weights, target.data.x)
+
+
+def _row_function(target: Target, params: PyTree) -> tuple[Callable[..., Array], PyTree]:
+    """The network on one row as a function of the weights that have a posterior, and these."""
+    has_posterior = jax.tree.map(
+        lambda leaf: leaf is not None, params["network"], is_leaf=lambda leaf: leaf is None
     )
-    return _scaled(target, batch, summed) if is_scaled else summed
+    weights, held = eqx.partition(target.weights(params), has_posterior)
+    return lambda w, row: target.row_outputs(eqx.combine(w, held), row), weights
+
+
+def _outputs_and_pull(
+    target: Target, params: PyTree, x: PyTree
+) -> tuple[Array, Callable[..., tuple[PyTree, PyTree]]]:
+    """Outputs, and `pull(d, scale)`: sums of J_i^T d_i and of scale_i (J_i^T d_i)^2 over rows."""
+    with precision.network_precision(target.dtype):
+        function, weights = _row_function(target, params)
+        outputs, network_pull = per_example.outputs_and_pull(function, weights, x)
+
+    def pull(d: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
+        with precision.network_precision(target.dtype):
+            found = network_pull(d.astype(outputs.dtype), scale)
+        gradient, squares = (_like(params["network"], part) for part in found)
+        return gradient, squares
+
+    return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)), pull
+
+
+def _moments(
+    target: Target,
+    params: PyTree,
+    batch: Batch,
+    outputs: Array,
+    pull: Callable[..., tuple[PyTree, PyTree]],
+) -> tuple[Array, PyTree, PyTree]:
+    values, (d, own) = jax.vmap(
+        jax.value_and_grad(target.likelihood.log_prob, argnums=(0, 2)), (0, 0, None)
+    )(outputs, batch.y, params["likelihood"])
+    values, scale = values.astype(jnp.float64), None
+    own_squares = jax.tree.map(jnp.square, own)
+    if batch.weight is not None:
+        weight, counts = batch.weight, batch.weight > 0
+        values = weight * jnp.where(counts, values, 0.0)
+        d = (weight[:, None] * jnp.where(counts[:, None], d, 0.0)).astype(d.dtype)
+        scale = jnp.where(counts, 1.0 / jnp.where(counts, weight, 1.0), 0.0)
+
+        def weighted(g: Array) -> Array:
+            column = weight.reshape(-1, *[1] * (g.ndim - 1))
+            return (column * jnp.where(column > 0, g, 0.0)).astype(g.dtype)
+
+        own, own_squares = jax.tree.map(weighted, (own, own_squares))
+    own, own_squares = jax.tree.map(lambda g: jnp.sum(g, axis=0), (own, own_squares))
+    gradient, squares = pull(d, scale)
+    return (
+        jnp.sum(values),
+        _like(params, {"network": gradient, "likelihood": own}),
+        _like(params, {"network": squares, "likelihood": own_squares}),
+    )
+
+
+def _like(params: PyTree, values: PyTree) -> PyTree:
+    return jax.tree.map(lambda w, v: v.astype(w.dtype), params, values)
 
 
 def _scaled(target: Target, batch: Batch, summed: PyTree) -> PyTree:
     scale = target.scale(batch)
-    return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), summed)
+    return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), summed)
 
 
 def _plus_prior(target: Target, params: PyTree, curvature: PyTree) -> PyTree:

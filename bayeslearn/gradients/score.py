@@ -106,7 +106,7 @@ def averaged(average: PyTree, zeta: PyTree, count: Array) -> PyTree:
     window = jnp.maximum(jnp.minimum(count, AVERAGED), count / 8)
 
     def newer(old: Array, new: Array) -> Array:
-        return old + ((new - old) / (1.0 + window)).astype(old.dtype)
+        return old + (1.0 / (1.0 + window)).astype(old.dtype) * (new - old)
 
     return jax.tree.map(newer, average, zeta)
 

@@ -7,12 +7,12 @@ points that a reader can ask for their predictive distribution.
 from __future__ import annotations
 
 import math
-import platform
 from typing import Any
 
 import numpy as np
 
 from bayeslearn import diagnostics, metrics, tree
+from bayeslearn.comparison import versions
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.plots import _line, _padded, leaf_widths
 
@@ -74,7 +74,7 @@ def from_fit(
         "task": _task(estimator),
         "table": [row],
         "settings": told | (settings or {}),
-        "versions": _versions(),
+        "versions": versions(),
         "fits": [fit],
     }
     return _plain(contents)
@@ -177,7 +177,7 @@ def _regression(
     pit = metrics.pit(predictive, estimator._to_network(y))
     shown = predictive if len(chosen) == len(x) else estimator._predictive_at(x[chosen])
     edges = np.linspace(-REACH, REACH, BINS + 1)
-    steps = [shown.cdf(shown.mean + edge * shown.std)[:, 0] for edge in edges]
+    steps = [cdf[:, 0] for cdf in shown.cdfs([shown.mean + e * shown.std for e in edges])]
     ends = [end[:, 0] * scale + center for end in predictive.interval(LEVEL)]
     mean = predictive.mean[:, 0] * scale + center
     doubts = [np.sqrt(part[:, 0]) * scale for part in (predictive.epistemic, predictive.aleatoric)]
@@ -417,23 +417,6 @@ def _column_names(estimator: Any) -> list[str]:
     number = estimator.n_features_in_
     names = getattr(estimator, "feature_names_in_", [f"x[{i}]" for i in range(number)])
     return [str(name) for name in names]
-
-
-def _versions() -> dict[str, str]:
-    import jax
-    import sklearn
-
-    import bayeslearn
-
-    return {
-        "bayeslearn": bayeslearn.__version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _spread_out(number: int, most: int) -> np.ndarray:

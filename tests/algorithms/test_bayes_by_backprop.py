@@ -51,7 +51,7 @@ def test_softplus_inverse(x64):
 def test_single_draw_gradients_are_the_papers(bound, state):
     """grad_mean = g and grad_rho = (g eps - 1/std) sigmoid(rho), g = -grad log p(D, w)."""
     target, params, _ = bound
-    algorithm = plain(num_draws=1, kl="sampled", antithetic=False)
+    algorithm = plain(num_draws=1, kl="sampled", antithetic=False, noise="jax")
     key = jax.random.key(5)
     found, info = one_step(algorithm, target, params, state.zeta, key)
     mean, rho = (tree.ravel(state.zeta[name]) for name in ("mean", "rho"))

@@ -1,0 +1,134 @@
+"""How chains run: their share of the machine, and the compiled loop of draws."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn.model import Target
+from bayeslearn.precision import inside_double_precision
+from bayeslearn.tree import Array, PyTree
+
+
+class Lanes:
+    """How chains share the machine, by a fixed rule.
+
+    On CPUs (or several devices) each chain is a lane of its own: threads call one compiled chain,
+    so that chains use all cores. On a single accelerator all chains are one batched lane.
+    """
+
+    def __init__(self, num_chains: int):
+        self.devices = jax.local_devices()
+        self.num_chains = num_chains
+        self.is_batched = self.devices[0].platform != "cpu" and len(self.devices) == 1
+        self.num = 1 if self.is_batched else num_chains
+        self.places = [self.devices[c % len(self.devices)] for c in range(num_chains)]
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Lanes:
+        if self.num > 1:
+            self._pool = ThreadPoolExecutor(min(self.num, max(os.cpu_count() or 1, 1)))
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def put(self, target: Target) -> list[Target]:
+        if len(self.devices) == 1:
+            return [target] * self.num_chains
+        copies = [jax.device_put(target, device) for device in self.devices]
+        return [copies[chain % len(copies)] for chain in range(self.num_chains)]
+
+    def spread(self, states: list[Any]) -> list[Any]:
+        return [jax.tree.map(lambda *s: jnp.stack(s), *states)] if self.is_batched else states
+
+    def place(self, states: list[Any]) -> list[Any]:
+        """States read from a file, each on its device."""
+        if self.is_batched:
+            return states
+        return [jax.device_put(s, device) for s, device in zip(states, self.places, strict=True)]
+
+    def keys(self, keys: list[Array]) -> list[Array]:
+        return [jnp.stack(keys)] if self.is_batched else keys
+
+    def run(self, advance: Callable[..., Any], states: list[Any], *args: Any) -> list[Any]:
+        def one(lane: int) -> Any:
+            with inside_double_precision():  # the setting is per thread
+                return jax.block_until_ready(advance(lane, states[lane], *args))
+
+        if self._pool is None:
+            return [one(lane) for lane in range(self.num)]
+        return list(self._pool.map(one, range(self.num)))
+
+    def gather(self, values: list[Any], count: int) -> Any:
+        """Arrays with leading axes (chains, steps)."""
+        if self.is_batched:
+            return jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0])
+        return jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
+
+    def collect(self, states: list[Any]) -> Any:
+        if self.is_batched:
+            return states[0]
+        return jax.tree.map(lambda *s: jnp.stack([jnp.asarray(np.asarray(v)) for v in s]), *states)
+
+
+@partial(jax.jit, static_argnames=("length", "is_batched"))
+def draw(
+    algorithm: Any,
+    *,
+    target: Target,
+    state: Any,
+    key: Array,
+    begin: Array,
+    count: Array,
+    inner: Array,
+    length: int,
+    is_batched: bool,
+) -> tuple[Any, Any, PyTree]:
+    """`count` draws, each after `inner` steps: new state, mean infos, positions."""
+
+    def chain(state: Any, key: Array) -> tuple[Any, Any, PyTree]:
+        batch = target.data
+        shapes = jax.eval_shape(algorithm.step, key, target, state, batch)[1]
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes)
+        infos = jax.tree.map(lambda z: jnp.zeros((length, *z.shape), z.dtype), zeros)
+        position = algorithm.position(state)
+        kept = jax.tree.map(lambda w: jnp.zeros((length, *w.shape), w.dtype), position)
+
+        def one_step(i: Array, carry: tuple) -> tuple:
+            state, sums, t = carry
+            state, info = algorithm.step(jax.random.fold_in(key, t), target, state, batch)
+            return state, jax.tree.map(jnp.add, sums, info), t + 1
+
+        def one_draw(j: Array, carry: tuple) -> tuple:
+            state, infos, kept = carry
+            t = begin + j * inner
+            state, sums, _ = jax.lax.fori_loop(0, inner, one_step, (state, zeros, t))
+            infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v / inner), infos, sums)
+            position = algorithm.position(state)
+            kept = jax.tree.map(lambda buffer, w: buffer.at[j].set(w), kept, position)
+            return state, infos, kept
+
+        return jax.lax.fori_loop(0, count, one_draw, (state, infos, kept))
+
+    return jax.vmap(chain)(state, key) if is_batched else chain(state, key)
+
+
+@jax.jit
+def complete(target: Target, draws: PyTree, key: Array) -> PyTree:
+    """What was integrated out, drawn for each kept draw (chains, draws)."""
+    shape = jax.tree.leaves(draws)[0].shape[:2]
+    flat = jax.tree.map(lambda w: w.reshape(-1, *w.shape[2:]), draws)
+    keys = jax.random.split(key, math.prod(shape))
+    own = jax.lax.map(lambda pair: target.likelihood.complete(target, *pair), (flat, keys))
+    own = jax.tree.map(lambda w: w.reshape(*shape, *w.shape[1:]), own)
+    return draws | {"likelihood": draws["likelihood"] | own}

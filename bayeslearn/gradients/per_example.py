@@ -1,0 +1,730 @@
+r"""Sums of squared per-example gradients at the price of a gradient.
+
+For outputs f(w, x_i) and cotangents d_i, `outputs_and_pull` gives in one backward pass
+
+    sum_i J_i^T d_i        and        sum_i scale_i (J_i^T d_i)^2,       J_i = df(w, x_i) / dw
+
+without a gradient of each example. The network is traced for one example, and the equations where
+a leaf meets the example are its sites. Each is given a probe, a zero added to its result, so that
+the backward pass also leaves the site's cotangent d; with the site's inputs a, which the backward
+pass keeps anyway, the squares of a leaf that has one site are
+
+    dense, one position        (a * a)^T (scale d * d)          nothing per example is stored
+    dense, several positions   (a_i^T d_i)^2, summed over i     shared over time or space, also in
+    convolution                the same, of patches              a `lax.scan`
+    embedding                  d times the sum of the d of the same entry, scattered
+    bias, scale, any other     the equation's own vjp, squared and summed over i
+
+Casts, transposes, reshapes and broadcasts between leaf and site are undone. What stores a gradient
+of each example does so for a few rows at a time. Leaves with several sites (tied weights, whose
+square has cross terms) or that are changed before they meet the example (w^2, a normalised w) are
+differentiated example by example, those alone, and named by `fallbacks`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from bayeslearn import tree
+from bayeslearn.tree import Array, PyTree
+
+CHUNK_BYTES = {"cpu": 16e6}  # of gradients of single examples at a time
+DEFAULT_CHUNK_BYTES = 2e9
+
+CALLS = {"pjit", "jit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
+RESHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "slice", "rev", "copy"}
+
+Pull = Callable[..., tuple[PyTree, PyTree]]
+
+
+def outputs_and_pull(
+    function: Callable[[PyTree, PyTree], Array], params: PyTree, rows: PyTree
+) -> tuple[Array, Pull]:
+    """`function(params, row)` for all rows, and `pull(d, scale=None) -> gradient, squares`."""
+    leaves, treedef = jax.tree.flatten(params)
+    num_rows = len(jax.tree.leaves(rows)[0])
+    plan = _planned(function, params, rows)
+
+    def evaluate(leaves: list[Array], probes: list[list[Array]]) -> tuple[Array, list[Any]]:
+        tape = _Tape(probes, num_rows, plan.fallbacks)
+        (outputs,) = _run(plan.block, [*leaves, *jax.tree.leaves(rows)], tape)
+        if not plan.block.is_out_row[0]:
+            outputs = jnp.broadcast_to(outputs, (num_rows, *outputs.shape))
+        return outputs, tape.seen
+
+    probes = plan.probes(num_rows)
+    outputs, pullback, seen = jax.vjp(evaluate, leaves, probes, has_aux=True)
+
+    def pull(cotangent: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
+        gradient, found = pullback(cotangent)
+        squares: list[Any] = [None] * len(leaves)
+        for site, inputs, ds in zip(plan.sites(), seen, found, strict=True):
+            for path in site.paths.values():
+                if path.leaf not in plan.fallbacks:
+                    entry = _Entry(site, path, leaves, inputs, ds)
+                    squares[path.leaf] = entry.squares(scale)
+        if plan.fallbacks:
+            slow = _one_by_one(function, params, rows, cotangent, scale, plan.fallbacks)
+            for leaf, square in zip(plan.fallbacks, slow, strict=True):
+                squares[leaf] = square
+        filled = [
+            jnp.zeros_like(w) if s is None else s.reshape(w.shape).astype(_wide(w.dtype))
+            for s, w in zip(squares, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(treedef, gradient), jax.tree.unflatten(treedef, filled)
+
+    return outputs, pull
+
+
+def fallbacks(function: Callable[..., Array], params: PyTree, rows: PyTree) -> list[str]:
+    """Names of the leaves that are differentiated example by example."""
+    names = tree.leaf_names(params)
+    return [names[i] for i in _planned(function, params, rows).fallbacks]
+
+
+def _one_by_one(
+    function: Callable[[PyTree, PyTree], Array],
+    params: PyTree,
+    rows: PyTree,
+    cotangent: Array,
+    scale: Array | None,
+    chosen: tuple[int, ...],
+) -> list[Array]:
+    """Squares of the chosen leaves, from each example's own gradient."""
+    leaves, treedef = jax.tree.flatten(params)
+
+    def gradient(row: PyTree, d: Array) -> list[Array]:
+        def of(some: list[Array]) -> Array:
+            filled = list(leaves)
+            for i, leaf in zip(chosen, some, strict=True):
+                filled[i] = leaf
+            return function(jax.tree.unflatten(treedef, filled), row)
+
+        return jax.vjp(of, [leaves[i] for i in chosen])[1](d)[0]
+
+    return _summed_squares(gradient, (rows, cotangent), scale)
+
+
+def _summed_squares(
+    gradient: Callable[..., PyTree], arguments: tuple[PyTree, ...], scale: Array | None
+) -> Any:
+    """sum_i scale_i gradient(*arguments[i])^2, as many rows at a time as fit in the chunk."""
+    num_rows = len(jax.tree.leaves(arguments)[0])
+    shapes = jax.eval_shape(gradient, *jax.tree.map(lambda a: a[0], arguments))
+    bytes_each = 4 * tree.size(shapes)
+    limit = CHUNK_BYTES.get(jax.default_backend(), DEFAULT_CHUNK_BYTES)
+    size = min(num_rows, max(1, int(limit / max(bytes_each, 1))))
+
+    def of_rows(arguments: tuple[PyTree, ...], scale: Array | None) -> PyTree:
+        def summed(g: Array) -> Array:
+            wide = g.astype(_wide(g.dtype))
+            if scale is not None:
+                wide = wide * jnp.sqrt(scale).astype(wide.dtype).reshape(-1, *[1] * (g.ndim - 1))
+            return jnp.sum(wide * wide, axis=0)
+
+        return jax.tree.map(summed, jax.vmap(gradient)(*arguments))
+
+    if size == num_rows:
+        return of_rows(arguments, scale)
+    scale = jnp.ones(num_rows, jnp.float32) if scale is None else scale
+    whole = num_rows // size * size
+    chunks = jax.tree.map(lambda a: a[:whole].reshape(-1, size, *a.shape[1:]), (arguments, scale))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, _wide(s.dtype)), shapes)
+    total, _ = jax.lax.scan(
+        lambda sums, chunk: (jax.tree.map(jnp.add, sums, of_rows(*chunk)), None), zeros, chunks
+    )
+    if whole == num_rows:
+        return total
+    rest = of_rows(*jax.tree.map(lambda a: a[whole:], (arguments, scale)))
+    return jax.tree.map(jnp.add, total, rest)
+
+
+def _wide(dtype: Any) -> Any:
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+# Where leaves meet the example
+
+
+class _Path(NamedTuple):
+    """A value that is a leaf reshaped (`steps`), then perhaps broadcast (`spread`)."""
+
+    leaf: int
+    steps: tuple[Any, ...] = ()
+    spread: tuple[Any, ...] = ()
+
+
+class _Flat(NamedTuple):
+    invars: list[Any]
+    outvars: list[Any]
+    eqns: list[Any]
+    consts: dict[Any, Any]
+
+
+@dataclasses.dataclass
+class _Site:
+    """An equation in which leaves meet the example; `times` are lengths of the scans around it."""
+
+    eqn: Any
+    paths: dict[Any, _Path]  # of its inputs
+    is_row: tuple[bool, ...]  # of its variables
+    times: tuple[int, ...]
+
+    def has_other_than(self, left_out: Sequence[int]) -> bool:
+        return any(path.leaf not in left_out for path in self.paths.values())
+
+
+@dataclasses.dataclass
+class _Loop:
+    """A `lax.scan` over whose constants leaves enter."""
+
+    eqn: Any
+    body: _Block
+    is_carry_row: tuple[bool, ...]
+    is_x_row: tuple[bool, ...]
+
+
+@dataclasses.dataclass
+class _Block:
+    """A jaxpr in which no leaf enters a call, and what is special about some of its equations."""
+
+    jaxpr: _Flat
+    rows: set[Any]  # variables that depend on the example, and carry its axis
+    special: dict[int, Any]
+    is_out_row: tuple[bool, ...]
+
+
+@dataclasses.dataclass
+class _Plan:
+    block: _Block
+    all_sites: list[_Site]
+    fallbacks: tuple[int, ...]
+
+    def sites(self) -> list[_Site]:
+        """Those where squares are taken."""
+        return [s for s in self.all_sites if s.has_other_than(self.fallbacks)]
+
+    def probes(self, num_rows: int) -> list[list[Array]]:
+        return [
+            [
+                jnp.zeros((*site.times, num_rows, *var.aval.shape), var.aval.dtype)
+                for var in _float_outs(site.eqn)
+            ]
+            for site in self.sites()
+        ]
+
+
+def _float_outs(eqn: Any) -> list[Any]:
+    return [v for v in eqn.outvars if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+
+
+def _planned(function: Callable[..., Array], params: PyTree, rows: PyTree) -> _Plan:
+    leaves = jax.tree.leaves(params)
+    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
+    like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
+    closed = jax.make_jaxpr(function)(like, row)
+    num_leaves = len(leaves)
+    is_row = [False] * num_leaves + [True] * (len(closed.jaxpr.invars) - num_leaves)
+    is_leaf = [True] * num_leaves + [False] * (len(is_row) - num_leaves)
+    flat = _flattened(closed, is_row, is_leaf)
+    analysis = _Analysis()
+    paths = {var: _Path(i) for i, var in enumerate(flat.invars[:num_leaves])}
+    block = analysis.block(flat, set(flat.invars[num_leaves:]), paths, ())
+    counts: dict[int, int] = {}
+    for site in analysis.sites:
+        for path in site.paths.values():
+            counts[path.leaf] = counts.get(path.leaf, 0) + 1
+    several = {leaf for leaf, count in counts.items() if count > 1}
+    left_out = tuple(sorted(analysis.spoiled | several))
+    return _Plan(block, analysis.sites, left_out)
+
+
+class _Analysis:
+    """Finds the sites, and the leaves whose squares cannot be taken at one."""
+
+    def __init__(self) -> None:
+        self.sites: list[_Site] = []
+        self.spoiled: set[int] = set()
+
+    def block(
+        self, jaxpr: Any, rows: set[Any], paths: dict[Any, _Path], times: tuple[int, ...]
+    ) -> _Block:
+        mixed: dict[Any, set[int]] = {}  # values made of leaves in any other way
+        special: dict[int, Any] = {}
+        for number, eqn in enumerate(jaxpr.eqns):
+            inputs = _variables(eqn)
+            entering = {v: paths[v] for v in inputs if v in paths and v not in rows}
+            blurred = set().union(*(mixed.get(v, set()) for v in inputs))
+            if not any(v in rows for v in inputs):
+                step = _extended(eqn, entering)
+                if step is not None:
+                    paths[eqn.outvars[0]] = step
+                elif entering or blurred:
+                    leaves = blurred | {path.leaf for path in entering.values()}
+                    mixed.update({v: leaves for v in eqn.outvars})
+                continue
+            rows.update(eqn.outvars)
+            self.spoiled |= blurred
+            if eqn.primitive.name == "scan" and entering:
+                loop = self.loop(eqn, rows, paths, times)
+                special[number] = loop
+                # What a step does not depend on the example keeps no axis of it.
+                for var, is_row in zip(eqn.outvars, _loop_outs(loop), strict=True):
+                    if not is_row:
+                        rows.discard(var)
+            elif entering:
+                twice = {p.leaf for v, p in entering.items() if list(eqn.invars).count(v) > 1}
+                self.spoiled |= twice
+                site = _Site(eqn, entering, tuple(v in rows for v in inputs), times)
+                special[number] = site
+                self.sites.append(site)
+        is_out_row = tuple(_is_variable(v) and v in rows for v in jaxpr.outvars)
+        for var in filter(_is_variable, jaxpr.outvars):
+            if var not in rows:  # it leaves the block without having met the example
+                self.spoiled |= mixed.get(var, set())
+                self.spoiled |= {paths[var].leaf} if var in paths else set()
+        return _Block(jaxpr, rows, special, is_out_row)
+
+    def loop(
+        self, eqn: Any, rows: set[Any], paths: dict[Any, _Path], times: tuple[int, ...]
+    ) -> _Loop:
+        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        is_row = [_is_variable(v) and v in rows for v in eqn.invars]
+        body = eqn.params["jaxpr"]
+        while True:  # a carry that once depends on the example does from the start
+            outs = _dependent(body.jaxpr, is_row)
+            carry = [a or b for a, b in zip(is_row[num_consts:], outs[:num_carry], strict=False)]
+            if carry == is_row[num_consts : num_consts + num_carry]:
+                break
+            is_row[num_consts : num_consts + num_carry] = carry
+        is_path = [
+            _is_variable(v) and v in paths and not row and i < num_consts
+            for i, (v, row) in enumerate(zip(eqn.invars, is_row, strict=True))
+        ]
+        for i, v in enumerate(eqn.invars):
+            if i >= num_consts and _is_variable(v) and v in paths and v not in rows:
+                self.spoiled.add(paths[v].leaf)
+        flat = _flattened(body, is_row, is_path)
+        inside = {
+            inner: paths[outer]
+            for inner, outer, found in zip(flat.invars, eqn.invars, is_path, strict=True)
+            if found
+        }
+        row_vars = {v for v, row in zip(flat.invars, is_row, strict=True) if row}
+        block = self.block(flat, row_vars, inside, (*times, eqn.params["length"]))
+        ends = num_consts + num_carry
+        return _Loop(eqn, block, tuple(is_row[num_consts:ends]), tuple(is_row[ends:]))
+
+
+def _loop_outs(loop: _Loop) -> tuple[bool, ...]:
+    num_carry = len(loop.is_carry_row)
+    return (*loop.is_carry_row, *loop.body.is_out_row[num_carry:])
+
+
+def _is_variable(atom: Any) -> bool:
+    return not isinstance(atom, core.Literal)
+
+
+def _variables(eqn: Any) -> list[Any]:
+    """Its inputs that are variables, each once."""
+    return list(dict.fromkeys(v for v in eqn.invars if _is_variable(v)))
+
+
+def _dependent(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
+    """Which outputs depend on the flagged inputs, equations taken whole."""
+    reached = {v for v, flag in zip(jaxpr.invars, flags, strict=True) if flag}
+    for eqn in jaxpr.eqns:
+        if any(v in reached for v in _variables(eqn)):
+            reached.update(eqn.outvars)
+    return [_is_variable(v) and v in reached for v in jaxpr.outvars]
+
+
+def _extended(eqn: Any, entering: dict[Any, _Path]) -> _Path | None:
+    """The path of the equation's result, if it only reshapes or broadcasts one leaf's value."""
+    if len(entering) != 1 or len(eqn.invars) != 1:
+        return None
+    (var,), name = eqn.invars, eqn.primitive.name
+    path, out = entering[var], eqn.outvars[0].aval
+    if name == "broadcast_in_dim":
+        is_reshape = math.prod(out.shape) == math.prod(var.aval.shape)
+    elif name in RESHAPES and jnp.issubdtype(out.dtype, jnp.floating):
+        is_reshape = True
+    else:
+        return None
+    if is_reshape and not path.spread:
+        return path._replace(steps=(*path.steps, eqn))
+    return path._replace(spread=(*path.spread, eqn))
+
+
+def _flattened(closed: Any, is_row: Sequence[bool], is_leaf: Sequence[bool]) -> _Flat:
+    """The same with calls that leaves enter written out, and without what is not used."""
+    made = jax.make_jaxpr(lambda *values: _written_out(closed, values, is_row, is_leaf)[0])(
+        *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars)
+    )
+    needed = set(filter(_is_variable, made.jaxpr.outvars))
+    eqns = []
+    for eqn in reversed(made.jaxpr.eqns):
+        if eqn.effects or any(v in needed for v in eqn.outvars):
+            needed.update(_variables(eqn))
+            eqns.append(eqn)
+    consts = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
+    return _Flat(list(made.jaxpr.invars), list(made.jaxpr.outvars), eqns[::-1], consts)
+
+
+def _written_out(
+    closed: Any, values: Sequence[Any], is_row: Sequence[bool], is_leaf: Sequence[bool]
+) -> tuple[list[Any], list[bool], list[bool]]:
+    """The jaxpr's results, and which of them depend on the example, and on leaves alone."""
+    jaxpr = closed.jaxpr
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *values), strict=True))
+    rows = {v for v, flag in zip(jaxpr.invars, is_row, strict=True) if flag}
+    leaves = {v for v, flag in zip(jaxpr.invars, is_leaf, strict=True) if flag}
+
+    def flags(atoms: Sequence[Any], among: set[Any]) -> list[bool]:
+        return [_is_variable(v) and v in among for v in atoms]
+
+    for eqn in jaxpr.eqns:
+        has_rows, has_leaves = flags(eqn.invars, rows), flags(eqn.invars, leaves)
+        if eqn.primitive.name in CALLS and any(has_leaves):
+            inner = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+            inner = inner if hasattr(inner, "consts") else core.ClosedJaxpr(inner, ())
+            inputs = [env[v] if _is_variable(v) else v.val for v in eqn.invars]
+            outs, outs_rows, outs_leaves = _written_out(inner, inputs, has_rows, has_leaves)
+        else:
+            outs = _function(eqn)(*(env[v] for v in _variables(eqn)))
+            outs_rows = [any(has_rows)] * len(outs)
+            outs_leaves = [any(has_leaves)] * len(outs)
+        for var, out, row, leaf in zip(eqn.outvars, outs, outs_rows, outs_leaves, strict=True):
+            env[var] = out
+            (rows if row else leaves if leaf else set()).add(var)
+    results = [env[v] if _is_variable(v) else v.val for v in jaxpr.outvars]
+    return results, flags(jaxpr.outvars, rows), flags(jaxpr.outvars, leaves)
+
+
+def _function(eqn: Any) -> Callable[..., list[Any]]:
+    """The equation as a function of its variables."""
+    jaxpr = core.Jaxpr((), _variables(eqn), eqn.outvars, [eqn], eqn.effects)
+    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
+
+
+# Running it for all rows
+
+
+@jax.custom_vjp
+def _probed(value: Array, probe: Array) -> Array:
+    """`value`; its cotangent is also the probe's."""
+    return value
+
+
+_probed.defvjp(lambda value, probe: (value, None), lambda _, d: (d, d))
+
+
+class _Tape:
+    """Probes to hand out to sites in their order, and the inputs seen there."""
+
+    def __init__(self, probes: list[list[Array]], num_rows: int, left_out: Sequence[int]):
+        self.probes = list(probes)
+        self.num_rows = num_rows
+        self.left_out = left_out
+        self.seen: list[dict[int, Array]] = []  # by position among the equation's variables
+
+    def spread(self, value: Array, is_row: bool) -> Array:
+        return value if is_row else jnp.broadcast_to(value, (self.num_rows, *jnp.shape(value)))
+
+
+def _run(block: _Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]:
+    """The block for all rows; values that depend on the example have rows in front."""
+    env = dict(block.jaxpr.consts)
+    env.update(zip(block.jaxpr.invars, arguments, strict=True))
+    for number, eqn in enumerate(block.jaxpr.eqns):
+        special = block.special.get(number)
+        if isinstance(special, _Loop):
+            outs = _run_loop(special, env, block.rows, tape)
+        else:
+            inputs = _variables(eqn)
+            values = [env[v] for v in inputs]
+            axes = [0 if v in block.rows else None for v in inputs]
+            function = _function(eqn)
+            has_rows = any(axis == 0 for axis in axes)
+            outs = jax.vmap(function, axes)(*values) if has_rows else function(*values)
+            if special is not None and special.has_other_than(tape.left_out):
+                probes = iter(tape.probes.pop(0))
+                floats = _float_outs(eqn)
+                outs = [
+                    _probed(out, next(probes)) if v in floats else out
+                    for v, out in zip(eqn.outvars, outs, strict=True)
+                ]
+                tape.seen.append(
+                    {
+                        i: value
+                        for i, (v, value) in enumerate(zip(inputs, values, strict=True))
+                        if v not in special.paths
+                    }
+                )
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [env[v] if _is_variable(v) else v.val for v in block.jaxpr.outvars]
+
+
+def _run_loop(loop: _Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> list[Any]:
+    eqn, params = loop.eqn, loop.eqn.params
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    values = [env[v] if _is_variable(v) else v.val for v in eqn.invars]
+    is_row = [_is_variable(v) and v in rows for v in eqn.invars]
+    ends = num_consts + num_carry
+    consts = values[:num_consts]
+    carry = [
+        tape.spread(value, row) if wanted else value
+        for value, row, wanted in zip(
+            values[num_consts:ends], is_row[num_consts:ends], loop.is_carry_row, strict=True
+        )
+    ]
+    xs = [
+        jnp.moveaxis(value, 1, 0) if row else value
+        for value, row in zip(values[ends:], loop.is_x_row, strict=True)
+    ]
+    count = len([s for s in _sites_within(loop.body) if s.has_other_than(tape.left_out)])
+    probes, tape.probes = tape.probes[:count], tape.probes[count:]
+    is_out_row = loop.body.is_out_row
+
+    def step(carry: list[Any], now: tuple[list[Any], list[list[Array]]]) -> tuple[Any, Any]:
+        inner = _Tape(now[1], tape.num_rows, tape.left_out)
+        outs = _run(loop.body, [*consts, *carry, *now[0]], inner)
+        new = [
+            tape.spread(out, row) if wanted else out
+            for out, row, wanted in zip(outs, is_out_row, loop.is_carry_row, strict=False)
+        ]
+        return new, (outs[num_carry:], inner.seen)
+
+    last, (ys, seen) = jax.lax.scan(
+        step,
+        carry,
+        (xs, probes),
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    tape.seen += seen
+    stacked = [
+        jnp.moveaxis(y, 0, 1) if row else y
+        for y, row in zip(ys, is_out_row[num_carry:], strict=True)
+    ]
+    return [*last, *stacked]
+
+
+def _sites_within(block: _Block) -> list[_Site]:
+    found: list[_Site] = []
+    for special in block.special.values():
+        found += _sites_within(special.body) if isinstance(special, _Loop) else [special]
+    return found
+
+
+# The squares of a leaf at its site
+
+
+class _Entry:
+    """One leaf at its site, with what the passes left there; rows come first."""
+
+    def __init__(
+        self,
+        site: _Site,
+        path: _Path,
+        leaves: Sequence[Array],
+        seen: dict[int, Array],
+        ds: Sequence[Array],
+    ):
+        self.eqn, self.path, self.leaf = site.eqn, path, leaves[path.leaf]
+        self.variables = _variables(site.eqn)
+        self.num_times = len(site.times)
+        self.place = next(i for i, v in enumerate(self.variables) if site.paths.get(v) is path)
+        self.fixed = {  # other leaves at this site
+            i: _spread(site.paths[v], _reshaped(site.paths[v], leaves[site.paths[v].leaf]))
+            for i, v in enumerate(self.variables)
+            if v in site.paths and i != self.place
+        }
+        self.of_rows = {i: self._first(v) for i, v in seen.items() if site.is_row[i]}
+        self.of_all = {i: v for i, v in seen.items() if not site.is_row[i]}
+        self.ds = [self._first(d) for d in ds]
+
+    def _first(self, value: Array) -> Array:
+        return jnp.moveaxis(value, self.num_times, 0)
+
+    def squares(self, scale: Array | None) -> Array:
+        """sum_i scale_i g_i^2 in the leaf's shape, g_i the leaf's gradient for row i."""
+        rules = {
+            "dot_general": (self._is_dense, self._dense),
+            "conv_general_dilated": (self._is_convolution, self._convolution),
+            "gather": (self._is_lookup, self._lookup),
+        }
+        applies, rule = rules.get(self.eqn.primitive.name, (lambda: False, self._any))
+        is_known = not self.path.spread and applies()
+        found = (rule if is_known else self._any)(scale)
+        like = jax.ShapeDtypeStruct(self.leaf.shape, found.dtype)
+        return jax.linear_transpose(partial(_reshaped, self.path, is_cast=False), like)(found)[0]
+
+    def _any(self, scale: Array | None) -> Array:
+        before = _reshaped(self.path, self.leaf)
+
+        def gradient(of_row: dict[int, Array], ds: list[Array]) -> Array:
+            return jax.vjp(lambda w: self._outs(w, of_row), before)[1](ds)[0]
+
+        return _summed_squares(gradient, (self.of_rows, self.ds), scale)
+
+    def _outs(self, before: Array, of_row: dict[int, Array]) -> list[Array]:
+        """The equation's results for one row, at all times, as a function of the leaf there."""
+        weight = _spread(self.path, before)
+
+        def once(of_row: dict[int, Array], of_all: dict[int, Array]) -> list[Array]:
+            values = {**of_row, **of_all, **self.fixed, self.place: weight}
+            outs = _function(self.eqn)(*(values[i] for i in range(len(values))))
+            floats = _float_outs(self.eqn)
+            return [out for v, out in zip(self.eqn.outvars, outs, strict=True) if v in floats]
+
+        for _ in range(self.num_times):
+            once = jax.vmap(once)
+        return once(of_row, self.of_all)
+
+    def _other(self) -> Array:
+        """The one input that is not the leaf, for all rows."""
+        (value,) = self.of_rows.values()
+        return value.astype(_wide(value.dtype))
+
+    # a weight that multiplies one input
+
+    def _is_dense(self) -> bool:
+        return not self.eqn.params["dimension_numbers"][1][0] and len(self.of_rows) == 1
+
+    def _dense(self, scale: Array | None) -> Array:
+        (left, right), _ = self.eqn.params["dimension_numbers"]
+        is_right = self.eqn.invars[1] is self.variables[self.place]
+        summed, of_x = (right, left) if is_right else (left, right)
+        shape = self.variables[self.place].aval.shape
+        kept = [i for i in range(len(shape)) if i not in summed]
+        x, d = self._other(), self.ds[0].astype(_wide(self.ds[0].dtype))
+        # x as (rows, positions, inputs), d as (rows, positions, outputs)
+        start = 1 + self.num_times
+        num_inputs = math.prod(shape[i] for i in summed)
+        num_outputs = math.prod(shape[i] for i in kept)
+        x = jnp.moveaxis(x, [start + i for i in of_x], range(x.ndim - len(of_x), x.ndim))
+        if not is_right:
+            d = jnp.moveaxis(d, range(start, start + len(kept)), range(d.ndim - len(kept), d.ndim))
+        x, d = x.reshape(len(x), -1, num_inputs), d.reshape(len(d), -1, num_outputs)
+        is_turned = bool(kept) and kept[0] == 0  # so that the product comes out as the leaf lies
+        first, second = (d, x) if is_turned else (x, d)
+        if x.shape[1] == 1:
+            weighted = first[:, 0] ** 2
+            if scale is not None:
+                weighted = weighted * _column(scale, weighted.dtype)
+            found = weighted.T @ (second[:, 0] ** 2)
+        else:
+            found = _summed_squares(lambda a, b: a.T @ b, (first, second), scale)
+        order = [*kept, *summed] if is_turned else [*summed, *kept]
+        back = sorted(range(len(order)), key=lambda i: order[i])
+        return found.reshape([shape[i] for i in order]).transpose(back)
+
+    # a kernel
+
+    def _is_convolution(self) -> bool:
+        params = self.eqn.params
+        is_kernel = self.eqn.invars[1] is self.variables[self.place]
+        is_single = params["feature_group_count"] == params["batch_group_count"] == 1
+        return is_kernel and is_single and len(self.of_rows) == 1
+
+    def _convolution(self, scale: Array | None) -> Array:
+        params = self.eqn.params
+        numbers = params["dimension_numbers"]
+        shape = [self.variables[self.place].aval.shape[i] for i in numbers.rhs_spec]
+        x, d = self._other(), self.ds[0].astype(_wide(self.ds[0].dtype))
+        # both as (rows, images, channels, space), steps of a scan counted as images
+        start = 1 + self.num_times
+        x = x.transpose(*range(start), *(start + i for i in numbers.lhs_spec))
+        d = d.transpose(*range(start), *(start + i for i in numbers.out_spec))
+        x, d = (
+            x.reshape(len(x), -1, *x.shape[start + 1 :]),
+            d.reshape(len(d), -1, *d.shape[start + 1 :]),
+        )
+        edges = [(0, 0, 0)] * 2 + [
+            (low, high, dilation - 1)
+            for (low, high), dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        places = list(itertools.product(*(range(n) for n in shape[2:])))
+
+        def gradient(x: Array, d: Array) -> Array:
+            padded = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)
+            patches = [self._shifted(padded, place, d.shape[2:]) for place in places]
+            stacked = jnp.stack(patches, axis=1)  # images, places, channels, space
+            flat = stacked.reshape(*stacked.shape[:3], -1)
+            return jnp.einsum("npcs,nos->pco", flat, d.reshape(*d.shape[:2], -1))
+
+        found = _summed_squares(gradient, (x, d), scale)
+        found = found.reshape(*shape[2:], shape[1], shape[0])
+        axes = [found.ndim - 1, found.ndim - 2, *range(found.ndim - 2)]  # of out, in, space
+        order = sorted(range(found.ndim), key=lambda i: numbers.rhs_spec[i])
+        return found.transpose([axes[i] for i in order])
+
+    def _shifted(self, x: Array, place: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
+        """The inputs that the kernel's entry at `place` meets, one for each output."""
+        params = self.eqn.params
+        starts = [p * n for p, n in zip(place, params["rhs_dilation"], strict=True)]
+        strides = params["window_strides"]
+        ends = [
+            start + (size - 1) * stride + 1
+            for start, size, stride in zip(starts, sizes, strides, strict=True)
+        ]
+        return jax.lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *strides))
+
+    # a table of embeddings
+
+    def _is_lookup(self) -> bool:
+        numbers, sizes = self.eqn.params["dimension_numbers"], self.eqn.params["slice_sizes"]
+        shape = self.variables[self.place].aval.shape
+        out = self.eqn.outvars[0].aval
+        return (
+            self.eqn.invars[0] is self.variables[self.place]
+            and len(self.of_rows) == 1
+            and tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
+            and not numbers.operand_batching_dims
+            and tuple(sizes) == (1, *shape[1:])
+            and tuple(numbers.offset_dims) == tuple(range(out.ndim - len(shape) + 1, out.ndim))
+        )
+
+    def _lookup(self, scale: Array | None) -> Array:
+        (indices,) = self.of_rows.values()
+        rows = len(indices)
+        number = indices.reshape(rows, -1)
+        if self.eqn.params["mode"] == jax.lax.GatherScatterMode.CLIP:
+            number = jnp.clip(number, 0, self.leaf.shape[0] - 1)
+        (d,) = self.ds
+        flat = d.astype(_wide(d.dtype)).reshape(*number.shape, -1)
+        is_same = (number[:, :, None] == number[:, None, :]).astype(flat.dtype)
+        product = flat * (is_same @ flat)
+        if scale is not None:
+            product = product * _column(scale, flat.dtype)[..., None]
+        before = _reshaped(self.path, self.leaf).astype(flat.dtype)
+        pull = jax.vjp(lambda w: jax.vmap(self._outs, (None, 0))(w, self.of_rows), before)[1]
+        return pull([product.reshape(d.shape)])[0]
+
+
+def _column(scale: Array, dtype: Any) -> Array:
+    return scale.astype(dtype)[:, None]
+
+
+def _reshaped(path: _Path, leaf: Array, is_cast: bool = True) -> Array:
+    for eqn in path.steps:
+        if is_cast or eqn.primitive.name != "convert_element_type":
+            (leaf,) = _function(eqn)(leaf)
+    return leaf
+
+
+def _spread(path: _Path, value: Array) -> Array:
+    for eqn in path.spread:
+        (value,) = _function(eqn)(value)
+    return value

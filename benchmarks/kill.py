@@ -1,0 +1,247 @@
+"""`kill -9` at random moments: does a run that is resumed end with the bits of one that never was?
+
+    python benchmarks/kill.py --kills 200 --out benchmarks/results/kill.json
+    python benchmarks/kill.py --kills 4 --algorithms vogn hmc
+
+Each run is a process of its own that fits with checkpoints. It is killed at a random moment after
+its start, at a random moment after its first new checkpoint, or as soon as a half-written folder is
+seen (in turn), resumed by another process, killed again, and so on; the last process is left to
+end. Posterior, state, draws and trace are then compared by SHA-256 with those of a run that was
+never cut. What a kill has hit is read off the folder it leaves: a half-written folder means inside
+a write. Results are added to --out after every run, and a second call goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+HALF_WRITTEN = re.compile(r"\.(fit|(part|checkpoint)-\d+)\.[0-9a-f]{16}")
+MOMENTS = ("write", "checkpoint", "write", "any")
+KILLS_PER_RUN = 6
+LONGEST = 600.0  # seconds for one process
+
+
+def problem(name: str):
+    """A small problem that takes the algorithm seconds, with a checkpoint every few steps."""
+    import numpy as np
+
+    import bayeslearn as bl
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, size=(60, 2))
+    y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1] + 0.2 * rng.normal(size=60)
+    options: dict = {"seed": 0}
+    algorithm = bl.ALGORITHMS[name]()
+    if algorithm.is_sampler:
+        counts = {"num_warmup": 150, "num_samples": 250}
+        algorithm = bl.ALGORITHMS[name](
+            **counts, **({"thin": 2} if "thin" in vars(algorithm) else {})
+        )
+        options["num_chains"] = 2
+    else:
+        options |= {"num_steps": 400}
+        if algorithm.takes_minibatches:
+            options["batch_size"] = 16
+    layers = [] if algorithm.needs_linear_model else [4]
+    model = bl.Model(bl.networks.MLP(layers), bl.likelihoods.Gaussian(noise_scale=0.2))
+    return model, algorithm, (x, y), options
+
+
+def digest(posterior) -> dict[str, str]:
+    """SHA-256 of all that must be the same."""
+    import jax
+    import numpy as np
+
+    def of(values) -> str:
+        hashed = hashlib.sha256()
+        for leaf in jax.tree.leaves(values):
+            array = np.ascontiguousarray(leaf)
+            hashed.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
+        return hashed.hexdigest()
+
+    return {
+        "posterior": of(posterior.family),
+        "state": of(posterior.state),
+        "trace": of({name: posterior.trace[name] for name in sorted(posterior.trace)}),
+        "told": repr((posterior.elbo, posterior.stopped, posterior.notes)),
+    }
+
+
+def child(name: str, folder: str, how: str) -> None:
+    """One process: the whole run, or the rest of one."""
+    import bayeslearn as bl
+
+    warnings.simplefilter("ignore", bl.MixingWarning)
+    model, algorithm, data, options = problem(name)
+    print("ready", flush=True)
+    if how == "whole":
+        found = bl.fit(model, algorithm, data, **options)
+    elif how == "begin":
+        found = bl.fit(model, algorithm, data, checkpoint=folder, every=50, **options)
+    else:
+        found = bl.resume(folder, data)
+    print(json.dumps(digest(found)), flush=True)
+
+
+def start(name: str, folder: Path, how: str) -> subprocess.Popen:
+    command = [sys.executable, __file__, "--child", name, str(folder), how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen) -> dict[str, str]:
+    """What a process that was left alone has found."""
+    out, errors = process.communicate(timeout=LONGEST)
+    if process.returncode:
+        raise RuntimeError(f"A process ended with {process.returncode}:\n{errors}")
+    return json.loads(out.splitlines()[-1])
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def checkpoints_in(folder: Path) -> set[str]:
+    return {name for name in names_in(folder) if name.startswith("checkpoint-")}
+
+
+def kill(
+    process: subprocess.Popen, folder: Path, moment: str, rng: random.Random, longest: float
+) -> dict | None:
+    """Kill at such a moment of a run of `longest` seconds; None if the process ended before."""
+    before, began = checkpoints_in(folder), time.monotonic()
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(f"A process did not start:\n{process.communicate()[1]}")
+    ready = time.monotonic()
+    if moment == "any":
+        wait = rng.uniform(0.0, longest)
+        while time.monotonic() - ready < wait and process.poll() is None:
+            time.sleep(0.001)
+    else:
+        is_first = moment == "write" and rng.random() < 0.5  # of this process
+        while process.poll() is None and not is_first and not checkpoints_in(folder) - before:
+            time.sleep(0.0005)
+        until = time.monotonic() + (0.0 if is_first else rng.uniform(0.0, 0.25 * longest))
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.0005)
+        writes = rng.randrange(1, 4)  # not always the same of the folders of a checkpoint
+        seen: set[str] = set()
+        while moment == "write" and process.poll() is None and len(seen) < writes:
+            seen |= {name for name in names_in(folder) if HALF_WRITTEN.fullmatch(name)}
+    process.kill()
+    _, errors = process.communicate()
+    if process.returncode != -9:
+        if process.returncode:
+            raise RuntimeError(f"A process ended with {process.returncode}:\n{errors}")
+        return None
+    return {
+        "moment": moment,
+        "seconds": round(time.monotonic() - began, 3),
+        "checkpoints": len(checkpoints_in(folder)),
+        "inside_write": any(HALF_WRITTEN.fullmatch(name) for name in names_in(folder)),
+    }
+
+
+def one_run(name: str, kills: int, expected: dict[str, str], seconds: float, work: Path, seed: str):
+    """A run killed up to `kills` times and resumed each time."""
+    rng = random.Random(seed)
+    folder = work / name
+    shutil.rmtree(folder, ignore_errors=True)
+    hits: list[dict] = []
+    for number in range(kills):
+        how = "resume" if "fit" in names_in(folder) else "begin"
+        moment = MOMENTS[(number + rng.randrange(4)) % 4]
+        hit = kill(start(name, folder, how), folder, moment, rng, seconds)
+        if hit is None:
+            break
+        hits.append(hit)
+    how = "resume" if "fit" in names_in(folder) else "begin"
+    found = ended(start(name, folder, how))
+    differs = [part for part in expected if found[part] != expected[part]]
+    shutil.rmtree(folder, ignore_errors=True)
+    return {"algorithm": name, "kills": hits, "differs": differs}
+
+
+def summary(runs: list[dict]) -> dict:
+    hits = [hit for run in runs for hit in run["kills"]]
+    return {
+        "kills": len(hits),
+        "after_first_checkpoint": sum(hit["checkpoints"] > 0 for hit in hits),
+        "inside_write": sum(hit["inside_write"] for hit in hits),
+        "runs": len(runs),
+        "runs_that_differ": sum(bool(run["differs"]) for run in runs),
+        "algorithms": len({run["algorithm"] for run in runs}),
+    }
+
+
+def main(arguments: list[str] | None = None) -> dict:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--algorithms", nargs="*")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--work", type=Path, help="where the runs are kept meanwhile")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after so many")
+    parser.add_argument("--child", nargs=3)
+    given = parser.parse_args(arguments)
+    if given.child:
+        child(*given.child)
+        return {}
+    from bayeslearn.algorithms import ALGORITHMS
+
+    names = given.algorithms or list(ALGORITHMS)
+    results: dict = {"expected": {}, "seconds": {}, "runs": []}
+    if given.out and given.out.exists():
+        results |= json.loads(given.out.read_text())
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=given.work) as work:
+        while summary(results["runs"])["kills"] < given.kills:
+            if time.monotonic() - began > given.seconds:
+                break
+            counts = {n: 0 for n in names}
+            for run in results["runs"]:
+                counts[run["algorithm"]] = counts.get(run["algorithm"], 0) + max(
+                    1, len(run["kills"])
+                )
+            name = min(names, key=lambda n: counts[n])
+            if name not in results["seconds"]:
+                process = start(name, Path(work), "whole")
+                process.stdout.readline()  # it is ready
+                since = time.monotonic()
+                results["expected"][name] = ended(process)
+                results["seconds"][name] = time.monotonic() - since
+            left = given.kills - summary(results["runs"])["kills"]
+            run = one_run(
+                name,
+                min(KILLS_PER_RUN, left),
+                results["expected"][name],
+                results["seconds"][name],
+                Path(work),
+                seed=f"{name} {len(results['runs'])}",
+            )
+            results["runs"].append(run)
+            results["summary"] = summary(results["runs"])
+            print(name, len(run["kills"]), "kills", run["differs"] or "the same bits", flush=True)
+            if given.out:
+                given.out.parent.mkdir(parents=True, exist_ok=True)
+                given.out.write_text(json.dumps(results, indent=1))
+    print(json.dumps(results.get("summary", {})))
+    return results
+
+
+if __name__ == "__main__":
+    main()

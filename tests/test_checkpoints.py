@@ -1,0 +1,593 @@
+"""A run that is cut goes on to the same bits; what is torn, foreign or other is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import problems
+import pytest
+
+import bayeslearn as bl
+from bayeslearn import checkpoints, storage
+from bayeslearn.chains import Lanes
+from bayeslearn.checkpoints import Keeper
+from bayeslearn.errors import ArgumentError, CheckpointWarning, DataError, Interrupted, StorageError
+
+OPTIONS = {"seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+
+
+class Cut(BaseException):
+    """The power is gone."""
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return problems.regression()
+
+
+@pytest.fixture
+def data(problem):
+    return problem.x, problem.y
+
+
+@pytest.fixture(scope="module")
+def whole(problem):
+    return bl.fit(problem.model, "map", (problem.x, problem.y), **OPTIONS)
+
+
+def fit(problem, **options):
+    return bl.fit(problem.model, "map", (problem.x, problem.y), **{**OPTIONS, **options})
+
+
+def quietly(function, *args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bl.MixingWarning)
+        return function(*args, **options)
+
+
+def assert_same(first, second):
+    """Bit for bit: q, state, draws, trace, and what is told."""
+    pairs = zip(
+        *(jax.tree.leaves((p.family, p.state, p.target.prior)) for p in (first, second)),
+        strict=True,
+    )
+    for a, b in pairs:
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        np.testing.assert_array_equal(a, b)
+    assert list(first.trace) == list(second.trace)
+    for name in first.trace:
+        assert first.trace[name].dtype == second.trace[name].dtype
+        np.testing.assert_array_equal(first.trace[name], second.trace[name])
+    told = [(p.elbo, p.stopped, p.notes, p.seed) for p in (first, second)]
+    assert told[0] == told[1]
+
+
+def cut_after(looks, monkeypatch, phase="main"):
+    """The process dies at this phase's `looks`-th occasion for a checkpoint."""
+    original, count = Keeper.look, [0]
+
+    def look(self, here, *args):
+        original(self, here, *args)
+        count[0] += here == phase
+        if count[0] == looks:
+            raise Cut
+
+    monkeypatch.setattr(Keeper, "look", look)
+
+
+def begun(run, problem, monkeypatch, looks=5, **options):
+    """A run cut after some occasions, checkpoints at all of them."""
+    cut_after(looks, monkeypatch)
+    with pytest.raises(Cut):
+        fit(problem, checkpoint=run, **{"every": 1, **options})
+    monkeypatch.undo()
+    return run
+
+
+def numbers(run, kind="checkpoint"):
+    return sorted(name for name in os.listdir(run) if name.startswith(kind))
+
+
+# The same bits
+
+
+def test_checkpoints_change_nothing(tmp_path, problem, whole):
+    assert_same(whole, fit(problem, checkpoint=tmp_path / "run", every=10))
+    assert len(numbers(tmp_path / "run")) == 2
+    assert not [name for name in os.listdir(tmp_path / "run") if name.startswith(".")]
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 6])
+def test_a_run_cut_anywhere_ends_the_same(tmp_path, problem, data, whole, monkeypatch, looks):
+    """At its start, in the middle of a round, and between rounds."""
+    begun(tmp_path / "run", problem, monkeypatch, looks, every=10)
+    assert_same(whole, bl.resume(tmp_path / "run", data))
+    assert_same(whole, bl.resume(tmp_path / "run", data))  # of a run that has ended
+
+
+def test_a_run_may_be_cut_many_times(tmp_path, problem, data, whole, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch, 2)
+    for _ in range(3):
+        cut_after(7, monkeypatch)
+        with pytest.raises(Cut):
+            bl.resume(run, data)
+        monkeypatch.undo()
+        assert len(numbers(run)) <= 2
+    assert_same(whole, bl.resume(run, data))
+    assert len(numbers(run)) == 2
+
+
+def cut_and_resumed(run, monkeypatch, cuts, model, algorithm, data, every=10, **options):
+    """As a whole run, and cut at several occasions one after the other."""
+    whole = quietly(bl.fit, model, algorithm, data, **options)
+
+    def go_on():
+        if run.exists():
+            return quietly(bl.resume, run, data)
+        return quietly(bl.fit, model, algorithm, data, checkpoint=run, every=every, **options)
+
+    for phase, looks in cuts:
+        cut_after(looks, monkeypatch, phase)
+        with pytest.raises(Cut):
+            go_on()
+        monkeypatch.undo()
+    return whole, go_on()
+
+
+def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatch):
+    algorithm = bl.HMC(num_warmup=400, num_samples=500, max_leapfrog=4)
+    options = {"seed": 0, "num_chains": 2}
+    cuts = [("main/warm start", 3), ("main", 3), ("main", 8)]
+    whole, again = cut_and_resumed(
+        tmp_path / "run", monkeypatch, cuts, problem.model, algorithm, data, every=100, **options
+    )
+    assert_same(whole, again)
+    # Each draw was written once: the parts of the last checkpoint hold all of them.
+    last = tmp_path / "run" / numbers(tmp_path / "run")[-1] / "manifest.json"
+    parts = [
+        storage.read_folder(tmp_path / "run" / name)[0]
+        for name, _ in json.loads(last.read_text())["description"]["parts"]
+    ]
+    assert len(parts) > 3
+    assert sum(part["draw of leaf 0"].shape[1] for part in parts if "draw of leaf 0" in part) == 500
+
+
+@pytest.mark.slow
+def test_chains_in_one_batch(tmp_path, problem, data, monkeypatch):
+    """As on a single accelerator."""
+    original = Lanes.__init__
+
+    def batched(self, num_chains):
+        original(self, num_chains)
+        self.is_batched, self.num = True, 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lanes, "__init__", batched)
+        algorithm = bl.MetropolisHastings(num_warmup=200, num_samples=200, thin=1)
+        whole, again = cut_and_resumed(
+            tmp_path / "run",
+            monkeypatch,
+            [("main", 3), ("main", 4)],
+            problem.model,
+            algorithm,
+            data,
+            every=50,
+            seed=0,
+            num_chains=3,
+        )
+    assert_same(whole, again)
+
+
+def test_minibatches_and_a_learned_prior(tmp_path, monkeypatch):
+    x, y = problems.wiggle(50)
+    model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bl.priors.Normal(learn=True))
+    options = {"seed": 0, "num_steps": 500, "batch_size": 8}
+    cuts = [("main/warm start", 3), ("main", 1), ("main", 80)]
+    whole, again = cut_and_resumed(
+        tmp_path / "run", monkeypatch, cuts, model, "vogn", (x, y), every=100, **options
+    )
+    assert_same(whole, again)
+
+
+@pytest.mark.slow
+def test_points_trained_along(tmp_path, monkeypatch):
+    """Cut while all leaves are trained, in the warm start, and while points move with q."""
+    model = bl.Model(
+        bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bayesian="layers.1.*", points="joint"
+    )
+    cuts = [("main/points", 3), ("main/warm start", 2), ("main", 80)]
+    options = {"seed": 0, "num_steps": 500}
+    whole, again = cut_and_resumed(
+        tmp_path / "run",
+        monkeypatch,
+        cuts,
+        model,
+        "bayes-by-backprop",
+        problems.wiggle(30),
+        every=100,
+        **options,
+    )
+    assert_same(whole, again)
+    held = [jax.tree.leaves(p.target.held) for p in (whole, again)]
+    for a, b in zip(*held, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_batches_from_an_iterable(tmp_path, problem, monkeypatch):
+    parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
+    options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+    whole, again = cut_and_resumed(
+        tmp_path / "run",
+        monkeypatch,
+        [("main", 3), ("main", 3)],
+        problem.model,
+        "map",
+        parts,
+        **options,
+    )
+    assert_same(whole, again)
+
+
+# Signals
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, Interrupted), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_leaves_a_checkpoint(tmp_path, problem, data, number, error):
+    run = tmp_path / "run"
+    before = signal.getsignal(number)
+
+    def stop_at_20(told):
+        if told.step == 20:
+            os.kill(os.getpid(), number)
+
+    whole = fit(problem, callback=lambda told: None)
+    with pytest.raises(error, match=r"bl\.resume") as caught:
+        fit(problem, checkpoint=run, every="1h", callback=stop_at_20)
+    assert signal.getsignal(number) is before
+    if error is Interrupted:
+        assert caught.value.code == 143
+        assert not isinstance(caught.value, Exception)
+    assert len(numbers(run)) == 1
+    assert_same(whole, bl.resume(run, data, callback=False))
+
+
+def test_other_threads_do_not_listen(tmp_path, problem, whole):
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(fit(problem, checkpoint=tmp_path / "run", every=20))
+    )
+    thread.start()
+    thread.join()
+    assert_same(whole, found[0])
+
+
+# Torn, foreign, full
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, problem, data, whole, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch)
+    first, last = numbers(run)
+    arrays = run / last / "arrays.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:-1])
+    with pytest.warns(CheckpointWarning, match=rf"{last} cannot.*{first} is used instead"):
+        again = bl.resume(run, data)
+    assert_same(whole, again)
+
+
+def test_a_lost_part_is_a_torn_checkpoint(tmp_path, problem, data, whole, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch, looks=5, every=10)
+    shutil.rmtree(run / numbers(run, "part")[-1])
+    with pytest.warns(CheckpointWarning, match="is used instead"):
+        assert_same(whole, bl.resume(run, data))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, problem, data, whole, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch)
+    other = begun(tmp_path / "other", problem, monkeypatch)
+    shutil.copytree(other / numbers(other)[-1], run / "checkpoint-000099")
+    with pytest.warns(CheckpointWarning, match=r"checkpoint-000099 cannot.* not of this run"):
+        assert_same(whole, bl.resume(run, data))
+
+
+def test_without_a_sound_checkpoint_the_reasons_are_told(tmp_path, problem, data, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch)
+    for name in numbers(run):
+        (run / name / "manifest.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"No checkpoint is sound\..*not one of bayeslearn"):
+        bl.resume(run, data)
+    with pytest.raises(StorageError, match="no run has begun there"):
+        bl.resume(tmp_path / "nothing", data)
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path, problem, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch)
+    with pytest.raises(StorageError, match=r"it holds a run\. Go on with bl\.resume"):
+        fit(problem, checkpoint=run)
+
+
+def test_a_write_that_fails_costs_no_earlier_checkpoint(
+    tmp_path, problem, data, whole, monkeypatch
+):
+    run = begun(tmp_path / "run", problem, monkeypatch, looks=3, keep=1)
+    before = {name: os.stat(run / name).st_ino for name in numbers(run)}
+
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write_folder", full)
+    with pytest.warns(CheckpointWarning, match="No space left on device"):
+        again = bl.resume(run, data)
+    monkeypatch.undo()
+    assert {name: os.stat(run / name).st_ino for name in numbers(run)} == before
+    assert again.notes[0].endswith("checkpoint(s) could not be written.")
+    np.testing.assert_array_equal(again.family.mean_vector(), whole.family.mean_vector())
+    np.testing.assert_array_equal(again.trace["log_joint"], whole.trace["log_joint"])
+    assert_same(whole, bl.resume(run, data))
+
+
+IN_A_SMALL_WORLD = """
+import os, subprocess, sys, warnings
+sys.path.insert(0, "tests")
+import numpy as np, problems, bayeslearn as bl
+folder, what = sys.argv[1:]
+os.makedirs(folder)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
+run, problem = folder + "/run", problems.regression()
+data = problem.x, problem.y
+
+def spoil(told):
+    if told.step == 40 and what == "full":
+        try:
+            with open(folder + "/ballast", "wb") as file:
+                while True:
+                    file.write(bytes(1024))
+                    file.flush()
+        except OSError:
+            pass
+    elif told.step == 40:
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+
+options = dict(seed=0, num_steps=60, eval_every=20, chunk_size=10)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    found = bl.fit(problem.model, "map", data, checkpoint=run, every=10, callback=spoil, **options)
+    names = [w.category.__name__ for w in seen]
+assert names == ["CheckpointWarning"], [str(w.message) for w in seen]
+kept = sorted(n for n in os.listdir(run) if n.startswith("checkpoint"))
+assert len(kept) == 2, kept
+if what == "full":
+    os.remove(folder + "/ballast")
+else:
+    subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
+again = bl.resume(run, data, callback=False)
+for p in (found, again):
+    whole = bl.fit(problem.model, "map", data, **options)
+    np.testing.assert_array_equal(p.family.mean_vector(), whole.family.mean_vector())
+    for name in whole.trace:
+        np.testing.assert_array_equal(p.trace[name], whole.trace[name])
+print("the same bits")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["full", "read-only"])
+def test_a_real_file_system_that_fails_costs_no_earlier_checkpoint(tmp_path, what):
+    """A small tmpfs in a mount namespace of its own, filled up or made read-only in the middle."""
+    may_mount = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    if not shutil.which("unshare") or subprocess.run(may_mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    command = ["unshare", "-m", sys.executable, "-c", IN_A_SMALL_WORLD, str(tmp_path / "t"), what]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == "the same bits", told.stderr
+
+
+# What must be the same, and what must be given again
+
+
+def test_other_data_are_noticed(tmp_path, problem, data, monkeypatch):
+    run = begun(tmp_path / "run", problem, monkeypatch)
+    x, y = data
+    moved = x.copy()
+    moved[7, 2] = np.nextafter(moved[7, 2], 9.0)
+    with pytest.raises(ArgumentError, match=r"`data` must be that of the first run, got x with"):
+        bl.resume(run, (moved, y))
+    with pytest.raises(ArgumentError, match=r"got x of shape \[59, 4\] where it was \[60, 4\]"):
+        bl.resume(run, (x[1:], y[1:]))
+    with pytest.raises(ArgumentError, match=r"`validation` must be that of the first run"):
+        bl.resume(run, data, validation=data)
+    with pytest.raises(ArgumentError, match=r"`algorithm` must be as in the first run"):
+        bl.resume(run, data, algorithm=bl.MAP(learning_rate=0.5))
+    other = bl.Model(problem.model.network, bl.likelihoods.Gaussian(), problem.model.prior)
+    with pytest.raises(ArgumentError, match=r"`model` must be as in the first run"):
+        bl.resume(run, data, model=other)
+
+
+def test_other_batches_are_noticed(tmp_path, problem, monkeypatch):
+    parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
+    options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+    cut_after(3, monkeypatch)
+    with pytest.raises(Cut):
+        bl.fit(problem.model, "map", parts, checkpoint=tmp_path / "run", every=10, **options)
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="gave other batches than in the first run"):
+        bl.resume(tmp_path / "run", [parts[0], parts[1], parts[3], parts[2]])
+    with pytest.raises(DataError, match=r"ended after 4 batches, and the run .* had taken 20"):
+        bl.resume(tmp_path / "run", iter(parts))
+
+
+def test_what_is_not_data_is_given_again(tmp_path, problem, data, monkeypatch):
+    def network(params, x):
+        return x @ params
+
+    model = bl.Model((jnp.zeros((4, 1)), network), bl.likelihoods.Gaussian(noise_scale=0.7))
+    algorithm = bl.MAP(optimizer=optax.sgd(1e-3))
+    options = {"checkpoint": tmp_path / "run", "every": 10, "callback": lambda told: None}
+    cut_after(3, monkeypatch)
+    with pytest.raises(Cut):
+        bl.fit(model, algorithm, data, **OPTIONS, **options)
+    monkeypatch.undo()
+    run = tmp_path / "run"
+    with pytest.raises(ArgumentError, match=r"`callback` must be given again.*callback=False"):
+        bl.resume(run, data)
+    with pytest.raises(ArgumentError, match=r"`network` must be given again.*cannot be written"):
+        bl.resume(run, data, callback=False)
+    with pytest.raises(ArgumentError, match=r"`algorithm` must be given again.*optimizer"):
+        bl.resume(run, data, callback=False, network=model.network)
+    again = bl.resume(run, data, callback=False, model=model, algorithm=algorithm)
+    assert_same(bl.fit(model, algorithm, data, **OPTIONS), again)
+
+
+def test_a_bare_density_is_given_again(tmp_path, monkeypatch):
+    target = bl.Target.from_log_density(lambda w: -jnp.sum((w - 1.0) ** 2), jnp.zeros(3))
+    cut_after(3, monkeypatch)
+    with pytest.raises(Cut):
+        bl.fit(target, "map", checkpoint=tmp_path / "run", every=10, **OPTIONS)
+    monkeypatch.undo()
+    with pytest.raises(ArgumentError, match=r"`model` must be given again.*Target"):
+        bl.resume(tmp_path / "run")
+    again = bl.resume(tmp_path / "run", model=target)
+    assert_same(bl.fit(target, "map", **OPTIONS), again)
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "soon", "5", "1d", True])
+def test_every_is_steps_or_a_time(tmp_path, problem, every):
+    with pytest.raises(ArgumentError, match="`every` must be"):
+        fit(problem, checkpoint=tmp_path / "run", every=every)
+
+
+def test_times_between_checkpoints():
+    assert checkpoints.check_every("90s")[1] == 90.0
+    assert checkpoints.check_every("1.5m")[1] == 90.0
+    assert checkpoints.check_every("2h")[1] == 7200.0
+    assert checkpoints.check_every(np.int64(3)) == (3, None)
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_last_few_are_kept(tmp_path, problem, monkeypatch, keep):
+    run = begun(tmp_path / "run", problem, monkeypatch, looks=6, keep=keep)
+    names = numbers(run)
+    assert len(names) == keep
+    # and exactly the parts that they tell of
+    told = set()
+    for name in names:
+        manifest = json.loads((run / name / "manifest.json").read_text())
+        told |= {part for part, _ in manifest["description"]["parts"]}
+    assert set(numbers(run, "part")) == told
+
+
+def test_weakly_typed_numbers_stay_so(x64):
+    values = [jnp.asarray(1.5), jnp.asarray(3), jnp.broadcast_to(jnp.asarray(2.5), (2, 3))]
+    values.append(jnp.ones(3, jnp.float32))
+    again = storage.unpack(*storage.pack(values))
+    for a, b in zip(values, again, strict=True):
+        assert (a.dtype, a.weak_type, a.shape) == (b.dtype, b.weak_type, b.shape)
+        np.testing.assert_array_equal(a, b)
+
+
+# Faults of the user's own code
+
+
+def test_a_callback_that_throws_leaves_a_checkpoint(tmp_path, problem, data, whole):
+    def throw(told):
+        if told.step == 40:
+            raise ZeroDivisionError("mine")
+
+    run = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        fit(problem, checkpoint=run, every="1h", callback=throw)
+    told = json.loads((run / numbers(run)[-1] / "manifest.json").read_text())
+    assert dict(told["description"]["place"]["dict"])["step"] == 40
+    assert_same(whole, bl.resume(run, data, callback=False))
+
+
+def test_an_iterator_that_changes_shape_leaves_a_checkpoint(tmp_path, problem, data):
+    x, y = data
+    good = [data] * 60
+    bad = [*good[:35], (x[:, :3], y), *good[36:]]
+    options = {**OPTIONS, "num_data": 60, "checkpoint": tmp_path / "run", "every": "1h"}
+    with pytest.raises(DataError, match="rows of shape"):
+        bl.fit(problem.model, "map", iter(bad), **options)
+    again = bl.resume(tmp_path / "run", iter(good))
+    assert_same(bl.fit(problem.model, "map", iter(good), num_data=60, **OPTIONS), again)
+
+
+def test_back_offs_are_remembered(tmp_path, monkeypatch):
+    """The run that has to shorten its step is cut between the first back-off and the last."""
+    target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
+    algorithm = bl.MAP(optimizer="sgd", learning_rate=1.0, power=0.0)
+    options = {"seed": 0, "num_steps": 100, "eval_every": 50}
+    whole = bl.fit(target, algorithm, **options)
+    assert "halved 5 time(s)" in whole.notes[0]
+    original = Keeper.look
+    for looks in (3, 5, 7):
+        run, count = tmp_path / str(looks), [0]
+
+        def look(self, phase, step, place, position=None, looks=looks, count=count):
+            count[0] += 1
+            if count[0] == looks:
+                self.write(phase, step, place)
+                raise Cut
+            original(self, phase, step, place, position)
+
+        monkeypatch.setattr(Keeper, "look", look)
+        with pytest.raises(Cut):
+            bl.fit(target, algorithm, checkpoint=run, every="1h", **options)
+        monkeypatch.undo()
+        assert_same(whole, bl.resume(run, model=target))
+
+
+def test_batches_that_hold_nan_are_skipped_and_counted(problem, data):
+    """The run is that of the other batches alone."""
+    x, y = data
+    spoiled = (np.where(np.arange(60)[:, None] == 7, np.nan, x), y)
+    parts = [data, spoiled, (x, np.full_like(y, np.inf)), data]
+    found = bl.fit(problem.model, "map", parts, num_data=60, **OPTIONS)
+    assert found.notes == ("60 batches held NaN or infinity and were skipped.",)
+    sound = bl.fit(problem.model, "map", [data], num_data=60, **OPTIONS)
+    np.testing.assert_array_equal(found.family.mean_vector(), sound.family.mean_vector())
+    with pytest.raises(DataError, match="100 batches in a row that hold NaN"):
+        bl.fit(problem.model, "map", iter([data, *[spoiled] * 100]), num_data=60, **OPTIONS)
+
+
+@jax.custom_jvp
+def cliff(w):
+    return w
+
+
+@cliff.defjvp
+def _(primals, tangents):
+    (w,), (t,) = primals, tangents
+    return w, t * jnp.where(w > 2.0, jnp.inf, 1.0)
+
+
+def test_an_infinite_gradient_shortens_the_step():
+    """The first step leads to 2.25, where the gradient is infinite; half of it does not."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * (cliff(w) - 1.5) ** 2, jnp.asarray(0.0))
+    algorithm = bl.MAP(optimizer="sgd", learning_rate=1.5, power=0.0)
+    found = bl.fit(target, algorithm, seed=0, num_steps=40, eval_every=20)
+    assert "halved 1 time(s)" in found.notes[0]
+    assert "0.5 of the learning rate" in found.notes[0]
+    np.testing.assert_allclose(float(found.family.mean), 1.5, rtol=1e-9)
+
+
+def test_a_bound_that_sinks_for_long_shortens_the_step():
+    """On -w^2 / 2 each step of 2.005 multiplies w by -1.005: slowly, but away from the mode."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * w**2, jnp.asarray(3.0))
+    algorithm = bl.MAP(optimizer="sgd", learning_rate=2.005, power=0.0)
+    found = bl.fit(target, algorithm, seed=0, num_steps=400)
+    assert "the lower bound was lost for long (1)" in found.notes[0]
+    assert abs(float(found.family.mean)) < 1e-6
+    assert np.min(found.trace["eval_log_joint"]) < found.trace["eval_log_joint"][0] - 1.0
