@@ -30,7 +30,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 
 docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 clean:

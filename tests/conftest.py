@@ -40,6 +40,7 @@ TURN_FILES = {
     "test_storage.py",
 }
 TURN_TESTS = {
+    "test_code_runs_and_prints_what_the_page_says",
     "test_fit_repeats_bit_for_bit_at_any_chunk_size_without_compiling_again",
     "test_the_users_configuration_and_the_networks_dtype_are_untouched",
 }

@@ -6,7 +6,7 @@ r"""Black-box variational inference (Ranganath et al. 2014; survey section 6).
 with h = log p(D, theta) - log q(theta): the model is asked for log-densities and never for a
 gradient. q is Gaussian in coordinates free to move: the mean, and log std or a Cholesky factor
 with the logarithms of its diagonal. a is a baseline (`baseline`): without one the method is of
-no use (algorithms.md 0.2). `rao_blackwell` takes each factor's own h. It is off because for one
+no use. `rao_blackwell` takes each factor's own h. It is off because for one
 network it removes little, and near the optimum adds noise: there the whole h is nearly constant.
 
 The optimiser works on each weight in units of its starting standard deviation, in which the

@@ -22,7 +22,7 @@ their noise may be correlated. Predictions are Student's t, exactly (`families.s
     log p(D) = -N d/2 log(pi) + d/2 log(|prec0| / |prec|) + dof0/2 log|scale0| - dof/2 log|scale|
                + log Gamma_d(dof / 2) - log Gamma_d(dof0 / 2)
 
-The survey's product prior of independent weights and noise is not conjugate (algorithms.md 17); for
+The survey's product prior of independent weights and noise is not conjugate; for
 that one use a sampler.
 """
 

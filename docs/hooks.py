@@ -1,0 +1,256 @@
+"""What the pages say of the code is read from the code when the site is built.
+
+A line such as `<!-- options vogn -->` in a page becomes the table of VOGN's settings:
+
+    facts NAME      what an algorithm learns and needs
+    equations NAME  the head of its file, where its paper's equations stand
+    options NAME    its hyper-parameters, with defaults and documentation
+    algorithms      the table of all algorithms
+    api MODULE      every public name of a module, with signature and documentation
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MARKER = re.compile(r"^<!-- (facts|equations|options|algorithms|api) ?([\w.-]*) -->$", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
+# Named without an underscore because other rooms of the library use them.
+INTERNAL = {
+    "diagnostics": {"all_rows", "arviz", "check_generative", "convergence", "outputs_at_rows"},
+    "likelihoods": {
+        "expected_log_det",
+        "inverse_wishart_kl",
+        "sample_inverse_wishart",
+        "student_tails",
+    },
+    "plots": {"leaf_widths"},
+    "priors": {
+        "BlockPrior",
+        "CorrelatedPrior",
+        "FanIn",
+        "GaussianPrior",
+        "LaplacePrior",
+        "LowRankPrior",
+        "ProductPrior",
+        "ScaleMixturePrior",
+        "check_gaussian",
+        "check_given",
+        "restricted",
+    },
+}
+
+
+def on_config(config: Any) -> None:
+    """This checkout is documented, whatever else is installed."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return fill(markdown)
+
+
+def fill(markdown: str) -> str:
+    """The page with every marker replaced."""
+    makers = {
+        "facts": facts,
+        "equations": equations,
+        "options": options,
+        "algorithms": lambda _: algorithms(),
+        "api": api,
+    }
+    return MARKER.sub(lambda found: makers[found[1]](found[2]), markdown)
+
+
+def _algorithm(name: str) -> Any:
+    import bayeslearn as bl
+
+    return bl.ALGORITHMS[name]
+
+
+def facts(name: str) -> str:
+    from bayeslearn.algorithms.facts import FACTS, needs
+
+    cls, told = _algorithm(name), FACTS[name]
+    return "\n".join(
+        [
+            f"- `bl.{cls.__name__}()`, or `{name}` where a name is asked for",
+            f"- learns: {told.posterior}",
+            f"- for: {told.when}",
+            f"- needs: {needs(cls)}",
+            f"- is judged by {_judged(cls)}",
+        ]
+    )
+
+
+def _judged(cls: Any) -> str:
+    if cls.is_sampler:
+        return "R-hat and effective sample sizes"
+    return "a lower bound on log p(D)" if cls.has_lower_bound else "its objective"
+
+
+def equations(name: str) -> str:
+    """The head of the algorithm's file without its title."""
+    head = inspect.getdoc(sys.modules[_algorithm(name).__module__]) or ""
+    return head.partition("\n\n")[2]
+
+
+def options(name: str) -> str:
+    from bayeslearn.algorithms import hyper_parameters
+
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for key, told in hyper_parameters(_algorithm(name)).items():
+        choices = told["check"]["choices"]
+        meaning = told["doc"] + (f" ({', '.join(f'`{c}`' for c in choices)})" if choices else "")
+        rows.append(f"| `{key}` | `{told['default']!r}` | {_cell(meaning)} |")
+    return "\n".join(rows)
+
+
+def algorithms() -> str:
+    import bayeslearn as bl
+    from bayeslearn.algorithms.facts import FACTS, needs
+
+    rows = ["| name | learns | needs | cost per step | memory | for |", "|---" * 6 + "|"]
+    for name, cls in bl.ALGORITHMS.items():
+        told = FACTS[name]
+        cells = [f"[{name}]({name}.md)", told.posterior, needs(cls)]
+        rows.append("| " + " | ".join([*cells, told.cost, told.memory, told.when]) + " |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def public_names(module: Any) -> list[str]:
+    """`__all__`, or what the module defines without a leading underscore."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    left_out = INTERNAL.get(module.__name__.rpartition(".")[2], set())
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and name not in left_out
+        and callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+def api(name: str) -> str:
+    """A heading, a signature and the documentation for every public name."""
+    module = importlib.import_module(name)
+    short = name.replace("bayeslearn", "bl", 1)
+    parts = [entry(f"{short}.{key}", getattr(module, key)) for key in public_names(module)]
+    return "\n\n".join(parts)
+
+
+def entry(name: str, value: Any) -> str:
+    import bayeslearn as bl
+
+    lines = [f"### `{name}` {{ #{name} }}", ""]
+    own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
+    if inspect.ismodule(value):
+        lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
+    elif isinstance(value, str):
+        lines.append(f"`{value!r}`")
+    elif isinstance(value, dict):
+        lines.append("The algorithms by name: " + ", ".join(f"`{key}`" for key in value) + ".")
+    elif inspect.isclass(value) and value in own_page:
+        title = (value.__doc__ or "").partition("\n")[0]
+        lines.append(f"{title} Its settings: [{own_page[value]}](algorithms/{own_page[value]}.md).")
+    elif inspect.isclass(value) and issubclass(value, Exception):
+        lines.append(documented(value))
+    elif inspect.isclass(value) and _home(value) != name:
+        lines.append(f"{_first(value)} See [`{_home(value)}`](#{_home(value)}).")
+    else:
+        lines += ["```text", signature(name, value), "```", "", documented(value)]
+        if inspect.isclass(value):
+            told = [f"- {member}" for member in members(value)]
+            lines += ["", "Methods and properties:", "", *told] if told else []
+    return "\n".join(lines)
+
+
+def _home(cls: type) -> str:
+    """Where the whole entry of a class stands, if it has two names."""
+    import bayeslearn as bl
+
+    if cls.__name__ in bl.__all__:
+        return f"bl.{cls.__name__}"
+    room = cls.__module__.split(".")[1]
+    return f"bl.{room}.{cls.__name__}"
+
+
+def _first(value: Any) -> str:
+    """The first sentence of the documentation."""
+    text = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+    return text if text.endswith(".") else text + "."
+
+
+def signature(name: str, value: Any) -> str:
+    """Arguments with defaults; types are told by the documentation."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):  # written in C
+        return f"{name}(...)"
+    kept = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name != "self"]
+    shown = ", ".join(_argument(p) for p in _with_star(kept))
+    return f"{name}({shown})"
+
+
+def _with_star(parameters: list[Any]) -> Iterator[Any]:
+    starred = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        yield p
+
+
+def _argument(p: Any) -> str:
+    if isinstance(p, str):
+        return p
+    if callable(p.default) and p.default is not p.empty:
+        return f"{p.name}={getattr(p.default, '__name__', '...')}"
+    return re.sub(r"<([\w.]+) .*?>", r"\1", str(p))
+
+
+def members(cls: type) -> Iterator[str]:
+    """Its own public methods and properties that say what they do."""
+    for key, raw in vars(cls).items():
+        value = raw if isinstance(raw, property) else getattr(cls, key, None)
+        if key.startswith("_") or not getattr(value, "__doc__", None):
+            continue
+        if isinstance(value, property):
+            yield f"`{key}`: {_first(value)}"
+        elif inspect.isroutine(value) and value.__module__.startswith("bayeslearn"):
+            yield f"`{signature(key, value)}`: {_first(value)}"
+
+
+def documented(value: Any) -> str:
+    """The documentation, with its lists of arguments as lists."""
+    lines: list[str] = []
+    inside, indent = False, 0
+    for line in (inspect.getdoc(value) or "").splitlines():
+        depth = len(line) - len(line.lstrip())
+        if SECTION.match(line.strip()):
+            inside, indent = True, depth + 4
+            lines += ["", line.strip(), ""]
+        elif inside and line.strip() and depth >= indent:
+            item, _, text = line.strip().partition(": ")
+            if depth == indent and text and re.fullmatch(r"[\w, *]+", item):
+                lines.append(f"- `{item}`: {text}")
+            else:
+                lines.append(f"  {line.strip()}")
+        elif inside and not line.strip():
+            lines.append("")
+        else:
+            inside = False
+            lines.append(line)
+    return "\n".join(lines)
