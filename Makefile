@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/bayeslearn demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup

@@ -547,18 +547,17 @@ def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
 
 @main.command()
 @click.option("--out", type=click.Path(), default="demo", show_default=True, help="The folder.")
-@click.option("--budget", default="100s", show_default=True, help="Time for each of the two.")
 @click.option("--methods", default="all", show_default=True)
 @flags.cached
 @flags.common
-def demo(out: str, budget: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> None:
-    """Compare all methods on two tables that scikit-learn carries: a score and a diagnosis.
+def demo(out: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> None:
+    """Compare all methods, briefly, on two tables that scikit-learn carries: a score, a diagnosis.
 
     \b
     bayeslearn demo
-    bayeslearn demo --methods default --budget 30s
+    bayeslearn demo --methods default
     """
-    from bayeslearn.demo import write_tables
+    from bayeslearn.demo import BRIEF, brief, write_tables
 
     place = Path(out)
     if not place.parent.is_dir():
@@ -567,8 +566,7 @@ def demo(out: str, budget: str, methods: str, no_cache: bool, as_json: bool, qui
     for data, target in write_tables(place):
         speaker = Speaker(as_json, quiet)
         run = data.with_suffix("")
-        asked = f"--target {target} --methods {methods} --budget {budget}"
-        speaker.say(f"$ bayeslearn compare {data} {asked} --out {run}")
+        speaker.say(f"{data}, of which {target} is to be predicted:")
         results.append(
             _compare(
                 speaker,
@@ -579,8 +577,8 @@ def demo(out: str, budget: str, methods: str, no_cache: bool, as_json: bool, qui
                 overwrite=True,
                 no_cache=no_cache,
                 options={},
-                methods=methods if methods in ("default", "all") else methods.split(","),
-                budget=budget,
+                methods=brief(methods),
+                **BRIEF,
             )
         )
     Speaker(as_json, quiet).end(command="demo", comparisons=results)
