@@ -34,6 +34,7 @@ from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_ag
 from bayeslearn.errors import (
     ArgumentError,
     BayesLearnError,
+    DataError,
     DataWarning,
     DivergenceError,
     Shown,
@@ -92,7 +93,7 @@ def fit(
     progress: bool | None = None,
     callback: Callable[[Progressed], Any] | None = None,
     chunk_size: int | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | Keeper | None = None,
     every: int | str = checkpoints.EVERY,
     keep: int = checkpoints.KEEP,
 ) -> Posterior:
@@ -103,7 +104,8 @@ def fit(
         algorithm: an algorithm such as `bl.VOGN()`, or its name.
         data: a pair (x, y) of arrays or data frames, or an iterable of such pairs with `num_data`.
         seed: a whole number; the same seed gives the same result.
-        num_steps: optimisation steps; "auto": up to 5000, fewer once the lower bound rests.
+        num_steps: optimisation steps; "auto": up to 5000, fewer once the lower bound rests or an
+            iterator ends, which is a `DataError` where a number was given.
         batch_size: rows per step; "auto": all rows up to 2048, else 256.
         num_chains: chains of a sampler (4 unless said), started apart from each other.
         num_data: size of the data set behind an iterable.
@@ -121,7 +123,9 @@ def fit(
         every: steps between checkpoints, or a time such as "30s", "5m" or "1h".
         keep: how many of the last checkpoints are kept.
     """
-    keeper = None if checkpoint is None else Keeper(checkpoint, every, keep)
+    keeper = (
+        checkpoint if isinstance(checkpoint, Keeper | None) else Keeper(checkpoint, every, keep)
+    )
     options = {
         "seed": seed,
         "num_steps": num_steps,
@@ -386,7 +390,16 @@ def _infer(
     else:
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
-        run = _optimise(setting, algorithm, start, warm, steps, options["eval_every"], rest)
+        run = _optimise(
+            setting,
+            algorithm,
+            start,
+            warm,
+            steps,
+            options["eval_every"],
+            rest,
+            may_end=num_steps == "auto",
+        )
     if stream is not None and stream.spoiled:
         notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
@@ -508,8 +521,13 @@ def _optimise(
     num_steps: int,
     eval_every: int | None,
     patience: int | None,
+    *,
+    may_end: bool = True,
 ) -> _Run:
-    """Steps in rounds of `eval_every`; after each the lower bound is measured."""
+    """Steps in rounds of `eval_every`; after each the lower bound is measured.
+
+    A stream of batches that ends before all steps are done ends them, if it `may_end`.
+    """
     base, root = setting.target if warm is None else warm.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
@@ -561,6 +579,11 @@ def _optimise(
                 if setting.stream is not None:
                     with setting.kept(run):
                         stream, count = setting.stream.chunk(run.target, count, length)
+                        if count == 0 and not may_end:
+                            raise DataError(
+                                f"The data iterator ended after {run.at} of {num_steps} steps. Give"
+                                ' more batches, or num_steps="auto" to end where they do.'
+                            )
                     if count == 0:
                         run.ended = True
                         break

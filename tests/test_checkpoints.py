@@ -524,6 +524,15 @@ def test_an_iterator_that_changes_shape_leaves_a_checkpoint(tmp_path, problem, d
     assert_same(bl.fit(problem.model, "map", iter(good), num_data=60, **OPTIONS), again)
 
 
+def test_an_iterator_that_ends_early_leaves_a_checkpoint(tmp_path, problem, data):
+    options = {**OPTIONS, "num_data": 60, "checkpoint": tmp_path / "run", "every": "1h"}
+    with pytest.raises(DataError, match="ended after 35 of 60 steps"):
+        bl.fit(problem.model, "map", iter([data] * 35), **options)
+    again = bl.resume(tmp_path / "run", iter([data] * 60))
+    whole = bl.fit(problem.model, "map", iter([data] * 60), num_data=60, **OPTIONS)
+    assert_same(whole, again)
+
+
 def test_back_offs_are_remembered(tmp_path, monkeypatch):
     """The run that has to shorten its step is cut between the first back-off and the last."""
     target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
