@@ -600,3 +600,38 @@ def test_a_bound_that_sinks_for_long_shortens_the_step():
     assert "the lower bound was lost for long (1)" in found.notes[0]
     assert abs(float(found.family.mean)) < 1e-6
     assert np.min(found.trace["eval_log_joint"]) < found.trace["eval_log_joint"][0] - 1.0
+
+
+def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, monkeypatch):
+    """Steps so long that the standard deviations of four weights fall to nothing."""
+    options = {"seed": 0, "num_steps": 60, "eval_every": 5}
+    run = tmp_path / "run"
+    cuts = [("main", 5), ("main", 2)]
+    found, again = cut_and_resumed(
+        run, monkeypatch, cuts, problem.model, bl.BBVI(learning_rate=10.0), data, 5, **options
+    )
+    assert "the spread of q exploded or collapsed (" in found.notes[-1]
+    assert np.min(jax.tree.leaves(found.family.std)) > 1e-8
+    assert np.isfinite(found.elbo)
+    assert_same(found, again)
+
+
+def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
+    told = r"bbvi had a q whose spread exploded or collapsed after step \d+ .*lower `learning_rate`"
+    with pytest.raises(bl.DivergenceError, match=told):
+        bl.fit(
+            problem.model, bl.BBVI(learning_rate=100.0), data, seed=0, num_steps=60, eval_every=5
+        )
+
+
+@pytest.mark.parametrize("num_steps", [5, 60])
+def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_steps):
+    """A first q a million times as wide as the prior, and steps that do not lead away from it."""
+    q = bl.families.DiagonalGaussian(
+        whole.family.mean, jax.tree.map(lambda w: jnp.full_like(w, 1e6), whole.family.mean)
+    )
+    with pytest.raises(bl.DivergenceError, match="whose spread exploded or collapsed"):
+        bl.fit(
+            *(problem.model, bl.BBVI(learning_rate=1e-6), data),
+            **{"params": q, "seed": 0, "num_steps": num_steps, "eval_every": 5},
+        )
