@@ -606,7 +606,7 @@ def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, monk
     """Steps so long that the standard deviations of four weights fall to nothing."""
     options = {"seed": 0, "num_steps": 60, "eval_every": 5}
     run = tmp_path / "run"
-    cuts = [("main", 5), ("main", 2)]
+    cuts = [("main", 5)]
     found, again = cut_and_resumed(
         run, monkeypatch, cuts, problem.model, bl.BBVI(learning_rate=10.0), data, 5, **options
     )
