@@ -602,18 +602,25 @@ def test_a_bound_that_sinks_for_long_shortens_the_step():
     assert np.min(found.trace["eval_log_joint"]) < found.trace["eval_log_joint"][0] - 1.0
 
 
-def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, monkeypatch):
+def around(q, std):
+    """A Gaussian at the mean of another, to start from."""
+    spread = jax.tree.map(lambda w: jnp.full_like(w, std), q.mean)
+    return bl.families.DiagonalGaussian(q.mean, spread)
+
+
+def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, whole, monkeypatch):
     """Steps so long that the standard deviations of four weights fall to nothing."""
-    options = {"seed": 0, "num_steps": 60, "eval_every": 5}
-    run = tmp_path / "run"
-    cuts = [("main", 5)]
-    found, again = cut_and_resumed(
-        run, monkeypatch, cuts, problem.model, bl.BBVI(learning_rate=10.0), data, 5, **options
-    )
+    options = {"seed": 0, "num_steps": 60, "eval_every": 5, "params": around(whole.family, 0.1)}
+    fit = (problem.model, bl.BBVI(learning_rate=10.0), data)
+    found = bl.fit(*fit, **options)
     assert "the spread of q exploded or collapsed (" in found.notes[-1]
     assert np.min(jax.tree.leaves(found.family.std)) > 1e-8
     assert np.isfinite(found.elbo)
-    assert_same(found, again)
+    cut_after(8, monkeypatch)
+    with pytest.raises(Cut):
+        bl.fit(*fit, **options, checkpoint=tmp_path / "run", every=5)
+    monkeypatch.undo()
+    assert_same(found, bl.resume(tmp_path / "run", data, params=options["params"]))
 
 
 def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
@@ -627,9 +634,7 @@ def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
 @pytest.mark.parametrize("num_steps", [5, 60])
 def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_steps):
     """A first q a million times as wide as the prior, and steps that do not lead away from it."""
-    q = bl.families.DiagonalGaussian(
-        whole.family.mean, jax.tree.map(lambda w: jnp.full_like(w, 1e6), whole.family.mean)
-    )
+    q = around(whole.family, 1e6)
     with pytest.raises(bl.DivergenceError, match="whose spread exploded or collapsed"):
         bl.fit(
             *(problem.model, bl.BBVI(learning_rate=1e-6), data),

@@ -637,11 +637,12 @@ def test_resuming_needs_a_run_or_leave_to_begin_one(fitted, folder, tmp_path):
     assert os.listdir(tmp_path) == ["run"]
 
 
-def test_an_interrupted_run_says_how_to_go_on(folder, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_how_to_go_on(folder, tmp_path, number, code):
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        cut_after(2, patch, lambda: os.kill(os.getpid(), signal.SIGINT))
-        told = run(*fit_command(folder, out, "--checkpoint"), code=130)
+        cut_after(2, patch, lambda: os.kill(os.getpid(), number))
+        told = run(*fit_command(folder, out, "--checkpoint"), code=code)
     assert "--resume goes on from the last checkpoint" in told.stderr
     assert not out.exists()
     run(*fit_command(folder, out, "--resume"))
