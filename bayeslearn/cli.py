@@ -1,7 +1,8 @@
 """The command line: parse, call, print. See docs/command_line.md, or `bayeslearn --help`.
 
-Exit codes: 0 done, 1 the run failed, 2 the input was refused, 130 interrupted. What is written is
-written beside its place and moved there when it is whole, so that nothing is ever half there.
+Exit codes: 0 done, 1 the run failed, 2 the input was refused, 130 interrupted (143 by SIGTERM, if a
+checkpoint was asked for). What is written is written beside its place and moved there when it is
+whole, so that nothing is ever half there.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ import numpy as np
 
 import bayeslearn as bl
 from bayeslearn import flags, runs, tables
-from bayeslearn.errors import ArgumentError, BayesLearnError, StorageError, refuse
+from bayeslearn.errors import (
+    ArgumentError,
+    BayesLearnError,
+    Interrupted,
+    Shown,
+    StorageError,
+    refuse,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bayeslearn.checkpoints import Keeper
+
+GOES_ON = "Interrupted; the same command with --resume goes on from the last checkpoint."
 WIDE = 120  # columns of a page that is no terminal
 METRICS = {
     "rmse": "RMSE",
@@ -107,6 +118,8 @@ class Group(click.Group):
         told = ""
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra) or 0
+        except Interrupted as error:
+            code, told = error.code, GOES_ON
         except Exception as error:
             if "--debug" in args and not isinstance(error, click.Abort):
                 raise
@@ -121,6 +134,8 @@ class Group(click.Group):
 def _explained(error: Exception) -> tuple[int, str]:
     """Exit code and sentence of whatever ended a command."""
     if isinstance(error, click.Abort):
+        if str(error.__cause__ or ""):  # the loop has told where its checkpoint is
+            return 130, GOES_ON
         return 130, "Interrupted; nothing was written."
     if isinstance(error, click.UsageError):
         where = f" See `{error.ctx.command_path} --help`." if error.ctx else ""
@@ -182,6 +197,23 @@ def main(ctx: click.Context) -> None:
     show_default=True,
     help="Share of the rows kept back to judge the fit; 0: none, and no report.",
 )
+@click.option(
+    "--checkpoint",
+    is_flag=True,
+    help="Keep the run in OUT.checkpoint/ on its way, so that --resume can go on with it.",
+)
+@click.option(
+    "--every",
+    type=flags.Every(),
+    default="1m",
+    show_default=True,
+    help="Between checkpoints: a time such as 30s or 5m, or a number of steps.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with a run that was killed; beside --checkpoint, begin one if there is none.",
+)
 @flags.seeded
 @flags.of_network
 @flags.overwriting
@@ -196,6 +228,9 @@ def fit(
     out: str,
     new: str | None,
     test_fraction: float,
+    checkpoint: bool,
+    every: int | str,
+    resume: bool,
     seed: int,
     overwrite: bool,
     no_cache: bool,
@@ -211,11 +246,14 @@ def fit(
     bayeslearn fit data.csv --target price --out run --predict new.csv
     bayeslearn fit data.csv.gz --target species --method vogn --learning-rate 0.1 --out run
     bayeslearn fit data.parquet --target y --impute --drop id --hidden 50,50 --out run
+    bayeslearn fit data.csv --target price --method hmc --out run --checkpoint
+    bayeslearn fit data.csv --target price --method hmc --out run --resume
 
     The settings of a method are options too: `bayeslearn algorithms vogn` lists vogn's.
     """
     speaker = Speaker(as_json, quiet)
     place = runs.check_place(out, overwrite)
+    keeper = _keeper(place, checkpoint, every, resume)
     raw, learned = _read_table(speaker, data, target, encoding, options)
     rows = _split(learned, test_fraction, seed)
     table = learned.table.filled_from(raw, learned.rows[rows.train])
@@ -228,7 +266,7 @@ def fit(
     x_train, x_test = x.iloc[rows.train], x.iloc[rows.test]
     y_train, y_test = learned.y[rows.train], learned.y[rows.test]
     with speaker.warnings_as_notes():
-        estimator.fit(x_train, y_train)
+        estimator._fit(x_train, y_train, None, checkpoint=keeper)
         for note in estimator.posterior_.notes:
             speaker.note(note)
         contents = None
@@ -241,6 +279,8 @@ def fit(
             )
         predictions = None if x_new is None else runs.predicted(estimator, x_new)
     runs.write(place, estimator, table, contents, predictions)
+    if keeper is not None:
+        shutil.rmtree(keeper.folder, ignore_errors=True)
     posterior = estimator.posterior_
     scores = {} if contents is None else _scores(contents)
     speaker.say(
@@ -268,6 +308,25 @@ def fit(
         compile_seconds=posterior.compile_time,
         stopped=posterior.stopped,
     )
+
+
+def _keeper(place: Path, is_asked: bool, every: int | str, is_resumed: bool) -> Keeper | None:
+    """Of the run in its folder beside `place`, new or begun by an earlier process."""
+    if not (is_asked or is_resumed):
+        return None
+    from bayeslearn.checkpoints import FIT, Keeper
+
+    folder = Path(f"{os.path.abspath(place)}{runs.CHECKPOINT}")
+    is_begun = os.path.lexists(folder / FIT)
+    if is_resumed and (is_begun or not is_asked):
+        if not is_begun:
+            shown = Shown(f"--resume where no run has begun ({folder})")
+            refuse("resume", shown, "go on with a run", "Begin one with --checkpoint.")
+        return Keeper.reopen(folder)
+    if is_begun:
+        shown = Shown(f"{folder}: it holds a run")
+        refuse("checkpoint", shown, "be a new folder", "Go on with --resume, or remove it.")
+    return Keeper(folder, every)
 
 
 @main.command()

@@ -23,6 +23,7 @@ CALM_ROUNDS = 20  # after which earlier back-offs are forgotten
 PATIENT_BACK_OFFS = 2  # before it steps back to its best state
 SUNK_LOOKS = 20  # in a row, far below the first or not finite, before it steps back too
 SUNK_ERRORS = 10.0  # Monte-Carlo errors that are not far
+NARROWEST, WIDEST = 1e-8, 1e4  # standard deviations of q that make sense, in the prior's
 DRAW = "draw of leaf "  # in the name of what is kept beside a sampler's trace
 
 
@@ -46,6 +47,8 @@ def _read(function: Any) -> Any:
 
 def _take_counts(place: Any, record: dict[str, Any]) -> None:
     for name in place.COUNTS:
+        if name in place.NEWER and name not in record:
+            continue
         value = record[name]
         if type(value) is not type(getattr(place, name)):
             raise TypeError(f"{name} is a {type(value).__name__}")
@@ -67,8 +70,9 @@ class Course:
 
     COUNTS = (
         *("step", "at", "bad", "skipped", "scale", "back_offs", "recent", "calm"),
-        *("first", "low", "sunk", "stopped", "ended"),
+        *("first", "low", "sunk", "stopped", "ended", "strayed"),
     )
+    NEWER = frozenset({"strayed"})  # than the first checkpoints, which lack them
 
     def __init__(self, state: Any, target: Target, patience: int | None):
         self.state = self.good = state  # now, and at the last look at the lower bound
@@ -80,6 +84,7 @@ class Course:
         self.back_offs = self.recent = self.calm = 0
         self.first = -math.inf  # the first finite bound
         self.low = self.sunk = 0  # looks in a row far below it, and back-offs for that reason
+        self.strayed = 0  # looks at which q's spread made no sense
         self.stopped, self.ended = "", False
         self.infos: dict[str, list[np.ndarray]] = {}  # since the last look
         self.trace: dict[str, list[Any]] = {}  # before it, since the last checkpoint
@@ -91,8 +96,8 @@ class Course:
     def sinks(self, bound: float, error: float, num_data: float) -> bool:
         """Whether the bound has been lost for long: not finite, or a nat per row below the first.
 
-        A variance that explodes or collapses, or steps that are too long for the noise of their
-        gradients, end here if they do not end in numbers that are not finite.
+        Steps that are too long for the noise of their gradients end here if they do not end in
+        numbers that are not finite.
         """
         if math.isfinite(bound) and self.first == -math.inf:
             self.first = bound
@@ -100,6 +105,20 @@ class Course:
         is_low = not math.isfinite(bound) or bound < self.first - far
         self.low = self.low + 1 if is_low else 0
         return self.low >= SUNK_LOOKS
+
+    def may_stray(self, bound: float, kl: float) -> bool:
+        """Whether the spread of q is worth a look: nothing is computed while all is well.
+
+        A standard deviation of WIDEST adds half its square to the divergence from the prior, and
+        one that collapses takes the bound below its first.
+        """
+        return not math.isfinite(bound) or bound < self.first or kl >= 0.5 * WIDEST**2 - WIDEST
+
+    def stray(self, good: Any, target: Target) -> None:
+        """Back to where it stood before the round, with steps half as long."""
+        self.good, self.target = good, target
+        self.strayed += 1
+        self.back_off()
 
     def back_off(self, *, is_sunk: bool = False) -> None:
         """To the last good state (the best one, if it has sunk), with steps half as long."""
@@ -166,6 +185,7 @@ class Walk:
     """Where chains stand: all that is needed to go on from there."""
 
     COUNTS = ("step", "warmup_left", "draws_left", "stopped", "ended")
+    NEWER: frozenset[str] = frozenset()
 
     def __init__(self, states: list[Any], algorithm: Any):
         self.states = states  # of each lane

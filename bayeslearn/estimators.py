@@ -173,7 +173,13 @@ class _BayesianNN(BaseEstimator):
     # Fitting
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, callback: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        callback: Any = None,
+        checkpoint: Any = None,
     ) -> Any:
         method = self._check_parameters()
         X, y = self._read(X, y, classes)
@@ -188,7 +194,9 @@ class _BayesianNN(BaseEstimator):
         target = _bound(model, self._scaled(rows), stand_ins, seed)
         if held_out is not None:
             options["validation"] = self._scaled(held_out)[:2]
-        self.posterior_ = fit(target, method, seed=seed, callback=callback, **options)
+        self.posterior_ = fit(
+            target, method, seed=seed, callback=callback, checkpoint=checkpoint, **options
+        )
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:

@@ -18,7 +18,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -30,10 +30,20 @@ from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
 from bayeslearn.checkpoints import Keeper
-from bayeslearn.courses import DRAW, Course, Walk, joined, leaves_of_run, run_again
+from bayeslearn.courses import (
+    DRAW,
+    NARROWEST,
+    WIDEST,
+    Course,
+    Walk,
+    joined,
+    leaves_of_run,
+    run_again,
+)
 from bayeslearn.errors import (
     ArgumentError,
     BayesLearnError,
+    DataError,
     DataWarning,
     DivergenceError,
     Shown,
@@ -62,6 +72,7 @@ SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
+STRAYED = "had a q whose spread exploded or collapsed"
 MAIN = "main"  # the phase of the method itself; those before it have names below
 
 
@@ -92,7 +103,7 @@ def fit(
     progress: bool | None = None,
     callback: Callable[[Progressed], Any] | None = None,
     chunk_size: int | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | Keeper | None = None,
     every: int | str = checkpoints.EVERY,
     keep: int = checkpoints.KEEP,
 ) -> Posterior:
@@ -103,7 +114,8 @@ def fit(
         algorithm: an algorithm such as `bl.VOGN()`, or its name.
         data: a pair (x, y) of arrays or data frames, or an iterable of such pairs with `num_data`.
         seed: a whole number; the same seed gives the same result.
-        num_steps: optimisation steps; "auto": up to 5000, fewer once the lower bound rests.
+        num_steps: optimisation steps; "auto": up to 5000, fewer once the lower bound rests or an
+            iterator ends, which is a `DataError` where a number was given.
         batch_size: rows per step; "auto": all rows up to 2048, else 256.
         num_chains: chains of a sampler (4 unless said), started apart from each other.
         num_data: size of the data set behind an iterable.
@@ -121,7 +133,9 @@ def fit(
         every: steps between checkpoints, or a time such as "30s", "5m" or "1h".
         keep: how many of the last checkpoints are kept.
     """
-    keeper = None if checkpoint is None else Keeper(checkpoint, every, keep)
+    keeper = (
+        checkpoint if isinstance(checkpoint, Keeper | None) else Keeper(checkpoint, every, keep)
+    )
     options = {
         "seed": seed,
         "num_steps": num_steps,
@@ -386,7 +400,16 @@ def _infer(
     else:
         steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
-        run = _optimise(setting, algorithm, start, warm, steps, options["eval_every"], rest)
+        run = _optimise(
+            setting,
+            algorithm,
+            start,
+            warm,
+            steps,
+            options["eval_every"],
+            rest,
+            may_end=num_steps == "auto",
+        )
     if stream is not None and stream.spoiled:
         notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
@@ -508,8 +531,13 @@ def _optimise(
     num_steps: int,
     eval_every: int | None,
     patience: int | None,
+    *,
+    may_end: bool = True,
 ) -> _Run:
-    """Steps in rounds of `eval_every`; after each the lower bound is measured."""
+    """Steps in rounds of `eval_every`; after each the lower bound is measured.
+
+    A stream of batches that ends before all steps are done ends them, if it `may_end`.
+    """
     base, root = setting.target if warm is None else warm.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
@@ -561,6 +589,11 @@ def _optimise(
                 if setting.stream is not None:
                     with setting.kept(run):
                         stream, count = setting.stream.chunk(run.target, count, length)
+                        if count == 0 and not may_end:
+                            raise DataError(
+                                f"The data iterator ended after {run.at} of {num_steps} steps. Give"
+                                ' more batches, or num_steps="auto" to end where they do.'
+                            )
                     if count == 0:
                         run.ended = True
                         break
@@ -586,6 +619,7 @@ def _optimise(
             if run.at == run.step:
                 run.stopped = f"The data iterator ended after {run.step} steps."
                 break
+            before = run.good, run.target, run.step
             run.go_on()
             step = run.step
             # New draws at every look: luck then averages out over the window.
@@ -602,7 +636,14 @@ def _optimise(
             acted = {"skipped": run.skipped, "back_offs": run.back_offs}
             bar.update(step, metrics | {name: n for name, n in acted.items() if n})
             error = metrics.pop("error")
-            if not best.see(metrics["objective"], error, run.state, run.target, step):
+            bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
+            can_shorten = hasattr(algorithm, "learning_rate")
+            strays = can_shorten and run.may_stray(bound, metrics.get("kl", 0.0))
+            strays = strays and bool(_strays(algorithm, eval_target, run.state))
+            seen = before if strays else (run.state, run.target, step)
+            if strays and best.state is not None:
+                pass  # what is given up says nothing of the state it goes back to
+            elif not best.see(metrics["objective"], error, *seen):
                 run.stopped = (
                     f"The objective's moving average had no new best for {best.patience}"
                     f" evaluations, after step {step}; the iterate of step {best.step} is returned."
@@ -610,9 +651,10 @@ def _optimise(
                 run.ended = True
             elif run.ended:
                 run.stopped = f"The data iterator ended after {step} steps."
-            bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
-            can_sink = hasattr(algorithm, "learning_rate") and not run.ended
-            if can_sink and run.sinks(bound, error, num_data):
+            if strays:
+                run.stray(*before[:2])
+                _check_goes_on(algorithm, run, STRAYED)
+            elif can_shorten and not run.ended and run.sinks(bound, error, num_data):
                 run.back_off(is_sunk=True)
                 _check_goes_on(algorithm, run, "lost its lower bound")
             if setting.callback is not None:
@@ -625,13 +667,21 @@ def _optimise(
     if run.step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
 
+    if best.step == 0:  # every look has strayed
+        _give_up(algorithm, run, STRAYED)
     notes = algorithm.remarks(best.target, start)
     if run.skipped:
         notes.append(f"{run.skipped} steps met non-finite numbers and were skipped.")
     if run.back_offs:
-        why = "non-finite numbers"
-        if run.sunk:
-            why = f"the lower bound was lost for long ({run.sunk}) or numbers were not finite"
+        reasons = {
+            f"the lower bound was lost for long ({run.sunk})": run.sunk,
+            f"the spread of q exploded or collapsed ({run.strayed})": run.strayed,
+        }
+        why = " or ".join(
+            [*(told for told, number in reasons.items() if number), "numbers were not finite"]
+        )
+        if not (run.sunk or run.strayed):
+            why = "non-finite numbers"
         notes.append(
             f"The step size was halved {run.back_offs} time(s) after {why}; the run"
             f" ended at {run.scale:g} of the learning rate asked for."
@@ -882,6 +932,19 @@ def _evaluate(
     return told
 
 
+@jax.jit
+def _strays(algorithm: Algorithm, target: Target, state: Any) -> Array:
+    """Whether a standard deviation of q makes no sense beside the prior's."""
+    target = algorithm.settled(target, state)
+    q = algorithm.approximation(target, state)
+    prior = target.prior
+    if prior is None or not prior.is_gaussian or not (hasattr(q, "kl") and hasattr(q, "std")):
+        return jnp.asarray(False)
+    _, prec = prior.broadcast(tree.double(q.mean))
+    ratio = tree.ravel(jax.tree.map(lambda s, p: s * jnp.sqrt(p), tree.double(q.std), prec))
+    return (jnp.max(ratio) > WIDEST) | (jnp.min(ratio) < NARROWEST)
+
+
 def lower_bound(target: Target, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
     """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
 
@@ -1110,11 +1173,15 @@ def _log_joint(target: Target, params: PyTree) -> Array:
 
 def _check_goes_on(algorithm: Algorithm, run: Course, what: str) -> None:
     if run.recent > MAX_BACK_OFFS or not hasattr(algorithm, "learning_rate"):
-        raise DivergenceError(
-            f"{algorithm.name} {what} after step {run.step} and {run.recent - 1} shorter steps did"
-            " not help. Scale x and y to unit spread, lower `learning_rate`, or check the network"
-            " for divisions by zero."
-        )
+        _give_up(algorithm, run, what)
+
+
+def _give_up(algorithm: Algorithm, run: Course, what: str) -> NoReturn:
+    raise DivergenceError(
+        f"{algorithm.name} {what} after step {run.step} and {run.recent - 1} shorter steps did"
+        " not help. Scale x and y to unit spread, lower `learning_rate`, or check the network"
+        " for divisions by zero."
+    )
 
 
 def _shortened(algorithm: Algorithm, scale: float) -> Algorithm:

@@ -120,6 +120,15 @@ class NumberOr(click.ParamType):
             self.fail(f"{value!r} is not a {kind} or {', '.join(self.words)}.", param, ctx)
 
 
+class Every(click.ParamType):
+    """A number of steps, or a time; see `bl.fit`."""
+
+    name = "steps or time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
 of_network = _chain(
     click.option("--hidden", type=Sizes(), help="Sizes of the hidden layers.  [default: 50]"),
     click.option("--activation", help="A name from jax.nn.  [default: tanh]"),

@@ -31,6 +31,7 @@ MODEL, TABLE, CONTENTS, PAGE, PREDICTIONS = (
     *("model", "table.json", "report.json"),
     *("report.html", "predictions.csv"),
 )
+CHECKPOINT = ".checkpoint"  # after the run's name, beside it, while it is under way
 RUN_FILES = {MODEL, TABLE, CONTENTS, PAGE, PREDICTIONS}
 ROWS_AT_ONCE = 8192  # of a prediction: draws times rows are in memory together
 

@@ -524,6 +524,15 @@ def test_an_iterator_that_changes_shape_leaves_a_checkpoint(tmp_path, problem, d
     assert_same(bl.fit(problem.model, "map", iter(good), num_data=60, **OPTIONS), again)
 
 
+def test_an_iterator_that_ends_early_leaves_a_checkpoint(tmp_path, problem, data):
+    options = {**OPTIONS, "num_data": 60, "checkpoint": tmp_path / "run", "every": "1h"}
+    with pytest.raises(DataError, match="ended after 35 of 60 steps"):
+        bl.fit(problem.model, "map", iter([data] * 35), **options)
+    again = bl.resume(tmp_path / "run", iter([data] * 60))
+    whole = bl.fit(problem.model, "map", iter([data] * 60), num_data=60, **OPTIONS)
+    assert_same(whole, again)
+
+
 def test_back_offs_are_remembered(tmp_path, monkeypatch):
     """The run that has to shorten its step is cut between the first back-off and the last."""
     target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
@@ -591,3 +600,43 @@ def test_a_bound_that_sinks_for_long_shortens_the_step():
     assert "the lower bound was lost for long (1)" in found.notes[0]
     assert abs(float(found.family.mean)) < 1e-6
     assert np.min(found.trace["eval_log_joint"]) < found.trace["eval_log_joint"][0] - 1.0
+
+
+def around(q, std):
+    """A Gaussian at the mean of another, to start from."""
+    spread = jax.tree.map(lambda w: jnp.full_like(w, std), q.mean)
+    return bl.families.DiagonalGaussian(q.mean, spread)
+
+
+def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, whole, monkeypatch):
+    """Steps so long that the standard deviations of four weights fall to nothing."""
+    options = {"seed": 0, "num_steps": 60, "eval_every": 5, "params": around(whole.family, 0.1)}
+    fit = (problem.model, bl.BBVI(learning_rate=10.0), data)
+    found = bl.fit(*fit, **options)
+    assert "the spread of q exploded or collapsed (" in found.notes[-1]
+    assert np.min(jax.tree.leaves(found.family.std)) > 1e-8
+    assert np.isfinite(found.elbo)
+    cut_after(8, monkeypatch)
+    with pytest.raises(Cut):
+        bl.fit(*fit, **options, checkpoint=tmp_path / "run", every=5)
+    monkeypatch.undo()
+    assert_same(found, bl.resume(tmp_path / "run", data, params=options["params"]))
+
+
+def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
+    told = r"bbvi had a q whose spread exploded or collapsed after step \d+ .*lower `learning_rate`"
+    with pytest.raises(bl.DivergenceError, match=told):
+        bl.fit(
+            problem.model, bl.BBVI(learning_rate=100.0), data, seed=0, num_steps=60, eval_every=5
+        )
+
+
+@pytest.mark.parametrize("num_steps", [5, 60])
+def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_steps):
+    """A first q a million times as wide as the prior, and steps that do not lead away from it."""
+    q = around(whole.family, 1e6)
+    with pytest.raises(bl.DivergenceError, match="whose spread exploded or collapsed"):
+        bl.fit(
+            *(problem.model, bl.BBVI(learning_rate=1e-6), data),
+            **{"params": q, "seed": 0, "num_steps": num_steps, "eval_every": 5},
+        )

@@ -10,9 +10,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 import types
 
 import jax
@@ -25,6 +27,7 @@ from click.testing import CliRunner
 import bayeslearn as bl
 from bayeslearn import cli, estimators, flags, runs, tables
 from bayeslearn.algorithms.facts import FACTS, needs
+from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import DivergenceError
 
 QUICK = ("--method", "map", "--hidden", "4", "--num-steps", "20", "--no-cache")
@@ -571,3 +574,94 @@ def test_the_newcomers_path(folder, tmp_path):
     page = (tmp_path / "run" / runs.PAGE).read_text()
     bayeslearn("report", tmp_path / "run")
     assert (tmp_path / "run" / runs.PAGE).read_text() == page
+
+
+# Killed and resumed
+
+
+class Cut(BaseException):
+    """The power is gone."""
+
+
+def cut_after(looks, patch, happens=None):
+    """At the `looks`-th occasion for a checkpoint the process dies, or something happens."""
+    original, count = Keeper.look, [0]
+
+    def look(self, *args):
+        count[0] += 1
+        if count[0] == looks and happens is not None:
+            happens()
+        original(self, *args)
+        if count[0] == looks and happens is None:
+            raise Cut
+
+    patch.setattr(Keeper, "look", look)
+
+
+def fit_command(folder, out, *options):
+    return (
+        *("fit", folder / "homes.csv", "--target", "price", "--out", out, "--predict"),
+        *(folder / "new.csv", "--learning-rate=0.02", *QUICK, *options),
+    )
+
+
+def test_a_run_that_was_cut_is_resumed_to_the_same_predictions(fitted, folder, tmp_path):
+    expected = (fitted[0] / runs.PREDICTIONS).read_bytes()
+    out, kept = tmp_path / "run", tmp_path / "run.checkpoint"
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(3, patch)
+        with pytest.raises(Cut):
+            run(*fit_command(folder, out, "--checkpoint", "--every=5"))
+    assert kept.is_dir()
+    assert not out.exists()
+    told = run(*fit_command(folder, out, "--checkpoint"), code=2).stderr
+    assert "it holds a run. Go on with --resume" in told
+    told = run(*fit_command(folder, out, "--resume", "--seed=1"), code=2).stderr
+    assert "must be that of the first run" in told or "must be as in the first run" in told
+    told = run(*fit_command(folder, out, "--resume", "--num-steps=30"), code=2).stderr
+    assert "`options` must be as in the first run" in told
+    run(*fit_command(folder, out, "--resume"))
+    assert (out / runs.PREDICTIONS).read_bytes() == expected
+    assert not kept.exists()
+
+
+def test_resuming_needs_a_run_or_leave_to_begin_one(fitted, folder, tmp_path):
+    out = tmp_path / "run"
+    told = run(*fit_command(folder, out, "--resume"), code=2).stderr
+    assert "Begin one with --checkpoint" in told
+    told = run(*fit_command(folder, out, "--checkpoint", "--every=soon"), code=2).stderr
+    assert "`every` must be a number of steps, or a time" in told
+    run(*fit_command(folder, out, "--resume", "--checkpoint"))
+    expected = (fitted[0] / runs.PREDICTIONS).read_bytes()
+    assert (out / runs.PREDICTIONS).read_bytes() == expected
+    assert os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_how_to_go_on(folder, tmp_path, number, code):
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(2, patch, lambda: os.kill(os.getpid(), number))
+        told = run(*fit_command(folder, out, "--checkpoint"), code=code)
+    assert "--resume goes on from the last checkpoint" in told.stderr
+    assert not out.exists()
+    run(*fit_command(folder, out, "--resume"))
+
+
+@pytest.mark.slow
+def test_a_process_killed_with_9_is_resumed_to_the_same_predictions(folder, tmp_path):
+    def start(out, *options):
+        words = fit_command(folder, tmp_path / out, "--num-steps=4000", "--quiet", *options)
+        return subprocess.Popen([sys.executable, "-m", "bayeslearn", *map(str, words)])
+
+    assert start("whole").wait() == 0
+    process, kept = start("cut", "--checkpoint", "--every=50"), tmp_path / "cut.checkpoint"
+    while process.poll() is None and not list(kept.glob("checkpoint-*")):
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "cut").exists()
+    assert start("cut", "--resume").wait() == 0
+    whole, cut = (tmp_path / name / runs.PREDICTIONS for name in ("whole", "cut"))
+    assert whole.read_bytes() == cut.read_bytes()
+    assert not kept.exists()

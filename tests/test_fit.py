@@ -151,7 +151,6 @@ def test_a_generator_that_ends_ends_the_run(problem):
         (data for _ in range(50)),
         num_data=60,
         seed=0,
-        num_steps=100,
         eval_every=20,
     )
     assert posterior.stopped == "The data iterator ended after 50 steps."
@@ -166,10 +165,17 @@ def test_a_generator_that_ends_between_two_looks_says_so(problem):
         (data for _ in range(40)),
         num_data=60,
         seed=0,
-        num_steps=100,
         eval_every=20,
     )
     assert posterior.stopped == "The data iterator ended after 40 steps."
+
+
+@pytest.mark.parametrize("number", [40, 50])
+def test_a_generator_that_ends_before_the_steps_asked_for_is_an_error(problem, number):
+    data = ((problem.x, problem.y) for _ in range(number))
+    told = f"ended after {number} of 100 steps. Give more batches"
+    with pytest.raises(bl.DataError, match=told):
+        bl.fit(problem.model, "map", data, num_data=60, seed=0, num_steps=100, eval_every=20)
 
 
 def test_a_frame_is_its_array(problem):

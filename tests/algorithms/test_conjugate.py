@@ -242,3 +242,17 @@ def test_priors_that_differ_between_columns_are_refused():
     labels = bl.Model(bl.networks.MLP([]), bl.likelihoods.Bernoulli())
     with pytest.raises(bl.ArgumentError, match="`likelihood` must be Gaussian"):
         bl.fit(labels, Conjugate(), problems.two_classes(), seed=0)
+
+
+def test_a_network_in_half_precision_is_still_linear():
+    """Its inputs are rounded to 8 bits, and it is refused only where it is not linear."""
+    x, y = table(1)
+    found = {}
+    for dtype in ("float64", "bfloat16"):
+        model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(), dtype=dtype)
+        found[dtype] = np.asarray(bl.fit(model, "conjugate", (x, y), seed=0).family.mean_vector())
+    size = np.max(np.abs(found["float64"]))
+    np.testing.assert_allclose(found["bfloat16"], found["float64"], atol=2**-6 * size)
+    curved = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), dtype="bfloat16")
+    with pytest.raises(bl.ArgumentError, match="linear in its weights"):
+        bl.fit(curved, "conjugate", (x, y), seed=0)
