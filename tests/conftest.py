@@ -22,7 +22,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 32
-TURNS = 6
+TURNS = 8
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
@@ -32,6 +32,8 @@ TURN_FILES = {
     "test_metrics.py",
     "test_networks.py",
     "test_numerics.py",
+    "test_per_example.py",
+    "test_checkpoints.py",
     "test_plots.py",
     "test_priors.py",
     "test_properties.py",
