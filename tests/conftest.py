@@ -26,6 +26,7 @@ TURNS = 8
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
+    "test_checkpoints.py",
     "test_estimators.py",
     "test_likelihoods.py",
     "test_mc_dropout.py",
@@ -33,7 +34,6 @@ TURN_FILES = {
     "test_networks.py",
     "test_numerics.py",
     "test_per_example.py",
-    "test_checkpoints.py",
     "test_plots.py",
     "test_priors.py",
     "test_properties.py",
