@@ -25,7 +25,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 import bayeslearn as bl
-from bayeslearn import cli, estimators, flags, runs, tables
+from bayeslearn import cli, comparison, estimators, flags, runs, tables
 from bayeslearn.algorithms.facts import FACTS, needs
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import DivergenceError
@@ -399,9 +399,7 @@ def asked(fitted, monkeypatch):
         calls.append({"x": x, "y": y, **options})
         return FakeComparison(estimator, options)
 
-    module = types.SimpleNamespace(compare=compare)
-    monkeypatch.setitem(sys.modules, "bayeslearn.comparison", module)
-    monkeypatch.setattr(bl, "comparison", module, raising=False)
+    monkeypatch.setattr(comparison, "compare", compare)
     return calls
 
 

@@ -412,7 +412,10 @@ def _written_out(
 
 def _function(eqn: Any) -> Callable[..., list[Any]]:
     """The equation as a function of its variables."""
-    jaxpr = core.Jaxpr((), _variables(eqn), eqn.outvars, [eqn], eqn.effects)
+    empty = jax.make_jaxpr(lambda: ())().jaxpr  # has the names that a bare one would lack
+    jaxpr = empty.replace(
+        invars=_variables(eqn), outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects
+    )
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
 
 
