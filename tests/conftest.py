@@ -22,7 +22,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 32
-TURNS = 8
+TURNS = 12
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
