@@ -23,7 +23,6 @@ import dataclasses
 import math
 import numbers
 import os
-import platform
 import re
 import time
 import warnings
@@ -33,8 +32,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-import bayeslearn
-from bayeslearn import metrics
+from bayeslearn import checkpoints, metrics
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.batches import auto_batch_size
 from bayeslearn.errors import BayesLearnError, Shown, check_whole, refuse
@@ -266,16 +264,7 @@ def versions() -> dict[str, Any]:
     """What ran it."""
     import sklearn
 
-    return {
-        "bayeslearn": bayeslearn.__version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-    }
+    return checkpoints.versions() | {"numpy": np.__version__, "scikit-learn": sklearn.__version__}
 
 
 # What goes in
@@ -719,10 +708,12 @@ def _choose(task: str, told: dict[str, _HeldOut], baseline: str) -> _Choice:
         calibrated = [label for label in told if gap[label] <= most]
     else:
         gap = {label: part.calibration for label, part in told.items()}
-        calibrated = list(told)
-    if task == "classification" and baseline in told:
-        plain = told[baseline]
-        calibrated = [n for n, part in told.items() if n == baseline or _is_less(part, plain)]
+        plain = told.get(baseline)
+        calibrated = [
+            label
+            for label, part in told.items()
+            if plain is None or part is plain or _is_less(part, plain)
+        ]
     best = max(calibrated, key=lambda label: told[label].log_likelihood[0])
 
     def is_tied(label: str) -> bool:

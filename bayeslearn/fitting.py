@@ -304,14 +304,7 @@ def _fit(
     began = time.perf_counter()
     root = jax.random.key(int(options["seed"]))
     target, start, stream = _bind(model, data, num_data, root)
-    asked = {
-        "model": describe_model(model) if isinstance(model, Model) else None,
-        "algorithm": algorithm,
-        "options": options,
-        "params": params,
-        "has_callback": callback is not None,
-    }
-    first = None
+    given, first = params, None
     if params is not None and hasattr(params, "to_prior"):
         first, params = params, params.mean
     if params is not None:
@@ -335,6 +328,13 @@ def _fit(
     if isinstance(model, Model) and stream is None:
         _warn_of_data(target)
     if keeper is not None:
+        asked = {
+            "model": describe_model(model) if isinstance(model, Model) else None,
+            "algorithm": algorithm,
+            "options": options,
+            "params": given,
+            "has_callback": callback is not None,
+        }
         keeper.enter(asked, _fingerprints(target, start, held_out))
         if stream is not None:
             stream.hashed = hashlib.sha256()

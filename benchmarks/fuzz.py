@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import jax
 import numpy as np
+from faithfulness import write_cell
 from mutations import break_bytes, break_json, seal, with_checksums
 
 import bayeslearn as bl
@@ -224,8 +225,7 @@ def main(arguments: list[str] | None = None) -> dict:
     }
     print(json.dumps(results))
     if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(results, indent=1))
+        write_cell(given.out, results)
     return results
 
 

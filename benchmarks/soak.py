@@ -19,8 +19,8 @@ import time
 import warnings
 from pathlib import Path
 
-import jax
 import numpy as np
+from faithfulness import write_cell
 from jax import monitoring
 
 import bayeslearn as bl
@@ -85,13 +85,11 @@ def main(arguments: list[str] | None = None) -> dict:
         "last_mb": megabytes[-1],
         "compiled_after_settling": compiled[num_compiled:],
         "seconds": round(time.monotonic() - began, 1),
-        "jax": jax.__version__,
         "readings": readings,
     }
     print(json.dumps({k: v for k, v in results.items() if k != "readings"}))
     if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(results, indent=1))
+        write_cell(given.out, results)
     return results
 
 

@@ -76,8 +76,7 @@ def run(name: str, data: Path | None, budget: str) -> None:
         )
     if done.returncode:
         raise SystemExit(f"{name}: exit code {done.returncode}\n{done.stderr}")
-    told = json.loads(done.stdout)
-    found = told.get("comparison", told)
+    found = json.loads(done.stdout)
     if found["task"] != task:
         raise SystemExit(f"{name}: taken for {found['task']}")
     write_cell(path, {"name": name, "wall": time.perf_counter() - began, **found})

@@ -5,7 +5,6 @@ The report and the comparison have tests of their own; here small stand-ins take
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -544,7 +543,6 @@ def test_as_a_program(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("bayeslearn.report"), reason="needs the report")
 def test_the_newcomers_path(folder, tmp_path):
     """As a program, with the real report: a fit, predictions, and the page again; the second fit
     finds what the first one compiled and gives the same bits."""

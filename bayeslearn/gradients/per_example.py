@@ -24,6 +24,7 @@ differentiated example by example, those alone, and named by `fallbacks`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -410,10 +411,15 @@ def _written_out(
     return results, flags(jaxpr.outvars, rows), flags(jaxpr.outvars, leaves)
 
 
+@functools.cache
+def _empty() -> core.Jaxpr:
+    """Has the debugging names that one made bare would lack."""
+    return jax.make_jaxpr(lambda: ())().jaxpr
+
+
 def _function(eqn: Any) -> Callable[..., list[Any]]:
     """The equation as a function of its variables."""
-    empty = jax.make_jaxpr(lambda: ())().jaxpr  # has the names that a bare one would lack
-    jaxpr = empty.replace(
+    jaxpr = _empty().replace(
         invars=_variables(eqn), outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects
     )
     return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
