@@ -279,7 +279,13 @@ def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]
 def joined(pieces: list[dict[str, np.ndarray]], axis: int) -> dict[str, np.ndarray]:
     """All pieces of a trace, in order."""
     pieces = [_trace(piece) for piece in pieces]
-    names = list(dict.fromkeys(name for piece in pieces for name in piece))
+    looks = [piece for piece in pieces if "eval_step" in piece]
+    names = [
+        name
+        for name in dict.fromkeys(name for piece in pieces for name in piece)
+        # A run begun by an older version may lack what is counted now: then it is left out.
+        if not name.startswith("eval_") or all(name in piece for piece in looks)
+    ]
     return {
         name: np.concatenate([piece[name] for piece in pieces if name in piece], axis=axis)
         for name in names

@@ -630,10 +630,9 @@ def _optimise(
             eval_target = run.target.on(eval_data)
             told = _evaluate(algorithm, eval_target, run.state, key_eval, setting.held_out)
             metrics = {name: float(value) for name, value in told.items()}
-            run.trace.setdefault("eval_step", []).append(step)
-            for name, value in metrics.items():
-                run.trace.setdefault("eval_" + name, []).append(value)
             acted = {"skipped": run.skipped, "back_offs": run.back_offs}
+            for name, value in ({"step": step} | metrics | acted).items():
+                run.trace.setdefault("eval_" + name, []).append(value)
             bar.update(step, metrics | {name: n for name, n in acted.items() if n})
             error = metrics.pop("error")
             bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))

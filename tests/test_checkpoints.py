@@ -588,6 +588,7 @@ def test_an_infinite_gradient_shortens_the_step():
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.5, power=0.0)
     found = bl.fit(target, algorithm, seed=0, num_steps=40, eval_every=20)
     assert "halved 1 time(s)" in found.notes[0]
+    assert found.trace["eval_back_offs"][-1] == 1
     assert "0.5 of the learning rate" in found.notes[0]
     np.testing.assert_allclose(float(found.family.mean), 1.5, rtol=1e-9)
 

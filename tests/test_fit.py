@@ -357,6 +357,7 @@ def test_batches_beyond_all_bounds_are_skipped_and_noted():
     model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.1))
     posterior = bl.fit(model, "map", parts, num_data=40, seed=0, num_steps=80, eval_every=20)
     assert posterior.notes == ("20 steps met non-finite numbers and were skipped.",)
+    assert posterior.trace["eval_skipped"][-1] == 20
     assert np.all(np.isfinite(posterior.family.mean_vector()))
     assert np.sum(~np.isfinite(posterior.trace["log_joint"])) == 20
 

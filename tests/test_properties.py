@@ -1,11 +1,13 @@
 """Whatever valid input: a finite, normalised posterior with a positive spread, or a named error.
 
 The short form varies scales, offsets, seeds and step sizes on shapes that compile once; the long
-one (`--slow all`, BAYESLEARN_EXAMPLES=2000) walks all algorithms, shapes and dtypes as well.
+one (`--slow all`, BAYESLEARN_EXAMPLES=2000) walks all algorithms, their options, shapes and dtypes
+as well, in layouts that each compile once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections import Counter
@@ -18,10 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bayeslearn as bl
+from bayeslearn.algorithms.base import hyper_parameters
 
 SHORT, LONG = 100, int(os.environ.get("BAYESLEARN_EXAMPLES", "40"))
 MOST_ERRORS = 0.05
 NUM_CLASSES = 3
+MIN_LAYOUTS = 6
 
 
 def exponents(low, high):
@@ -29,14 +33,33 @@ def exponents(low, high):
     return st.floats(low, high).map(lambda e: float(10.0**e))
 
 
-def examples(names, rows, columns, dtypes):
+def layouts(name):
+    """What compiles anew: shapes, dtypes, tasks and each option of an algorithm, all met once."""
+    choices = [
+        {option: choice}
+        for option, about in hyper_parameters(bl.ALGORITHMS[name]).items()
+        for choice in about["check"]["choices"] or ()
+        if choice != about["default"]
+    ]
+    tasks = ["regression"] if name == "conjugate" else ["regression", "classification"]
+    rows, columns, dtypes = [1, 2, 12, 40], [3, 1, 3], [None, "float64", None, "bfloat16", None]
+    return [
+        {
+            "name": name,
+            "options": choices[i // 2] if i % 2 and i // 2 < len(choices) else {},
+            "task": tasks[i // 2 % len(tasks)],
+            "rows": rows[i % len(rows)],
+            "columns": columns[i % len(columns)],
+            "dtype": dtypes[i % len(dtypes)],
+        }
+        for i in range(max(MIN_LAYOUTS, 2 * len(choices)))
+    ]
+
+
+def examples(layouts):
     return st.fixed_dictionaries(
         {
-            "name": st.sampled_from(names),
-            "task": st.sampled_from(["regression", "classification"]),
-            "rows": st.sampled_from(rows),
-            "columns": st.sampled_from(columns),
-            "dtype": st.sampled_from(dtypes),
+            "layout": st.sampled_from(layouts),
             "scale": exponents(-3, 3),
             "offset": st.floats(-3.0, 3.0),
             "noise": exponents(-3, 0),
@@ -44,7 +67,7 @@ def examples(names, rows, columns, dtypes):
             "seed": st.integers(0, 2**31),
             "has_twins": st.booleans(),
         }
-    )
+    ).map(lambda drawn: drawn | drawn["layout"])
 
 
 def fitted(case):
@@ -57,18 +80,18 @@ def fitted(case):
     if case["task"] == "classification":
         likelihood = bl.likelihoods.Categorical(num_classes=NUM_CLASSES)
         y = rng.integers(0, NUM_CLASSES, size=case["rows"])
-    name, algorithm = case["name"], problems.quick(case["name"])
+    name = case["name"]
+    algorithm = dataclasses.replace(problems.quick(name), **case["options"])
     layers = [] if algorithm.needs_linear_model else [3]
     model = bl.Model(bl.networks.MLP(layers), likelihood, dtype=case["dtype"])
     if hasattr(algorithm, "learning_rate"):
-        algorithm = bl.ALGORITHMS[name](learning_rate=algorithm.learning_rate * case["rate"])
+        rate = algorithm.learning_rate * case["rate"]
+        algorithm = dataclasses.replace(algorithm, learning_rate=rate)
     options = problems.quick_options(name)
     return bl.fit(model, algorithm, (x, y), seed=case["seed"], **options), x
 
 
 def check(case, outcomes):
-    if case["name"] == "conjugate" and case["task"] == "classification":
-        return  # which it refuses, as it says
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bl.MixingWarning)
@@ -110,11 +133,12 @@ def walk(strategy, number):
 
 
 def test_scales_offsets_and_step_sizes():
-    walk(examples(["map", "vogn", "laplace"], [12], [2], [None]), SHORT)
+    shape = {"task": "regression", "rows": 12, "columns": 2, "dtype": None, "options": {}}
+    walk(examples([shape | {"name": name} for name in ("map", "vogn", "laplace")]), SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(bl.ALGORITHMS))
-def test_shapes_dtypes_and_scales_of_every_algorithm(name):
-    strategy = examples([name], [1, 2, 12, 40], [1, 3], [None, "float64", "bfloat16"])
-    print(name, dict(walk(strategy, max(1, LONG // len(bl.ALGORITHMS)))))
+def test_options_shapes_dtypes_and_scales_of_every_algorithm(name):
+    number = -(-LONG // len(bl.ALGORITHMS))
+    print(name, dict(walk(examples(layouts(name)), number)))
