@@ -71,6 +71,7 @@ class BayesByBackprop(Algorithm):
     name: ClassVar[str] = "bayes-by-backprop"
     title: ClassVar[str] = "mean-field (or any reparametrised) q by backpropagation"
     takes_q: ClassVar[bool] = True
+    tries_starts: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
     learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
