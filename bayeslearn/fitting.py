@@ -71,8 +71,7 @@ STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
-ROUNDS = ((500, 2), (1000, 1))  # steps from each start still tried, and how many are kept
-MODE_STEPS = 5000
+ROUNDS = ((500, 3), (1000, 1))  # steps from each start still tried, and how many are kept
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
@@ -131,7 +130,10 @@ def fit(
         params: where to start, instead of the network's own initialisation. A Gaussian, such as
             another posterior's `family`, is also the first q of a variational method.
         starts: initialisations of the network from which mean field is tried for a short while;
-            the run goes on from the one with the best lower bound. "auto": STARTS_AUTO.
+            the run goes on from the one with the best lower bound. "auto": eight for
+            networks of up to 10,000 weights with hidden units, given as a `Model` with arrays;
+            one where `params` are given, for batches from an iterable, and for methods that do
+            not begin with mean field (MAP, Laplace, VOGN, samplers).
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
@@ -465,9 +467,7 @@ class _Warm(NamedTuple):
     state: Any = None  # of the method itself, to go on from
 
 
-def _warm_start(
-    setting: _Setting, algorithm: Algorithm, starts: list[PyTree], most: int | None = None
-) -> _Warm | None:
+def _warm_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -> _Warm | None:
     """The result of the algorithm's warm start, which may have one of its own."""
     if algorithm.tries_starts and len(starts) > 1:
         return _best_start(setting, algorithm, starts)
@@ -476,7 +476,7 @@ def _warm_start(
         return None
     quiet = setting.before("warm start")
     earlier = _warm_start(quiet, before, starts)
-    steps = before.auto_steps if most is None else min(before.auto_steps, most)
+    steps = before.auto_steps
     if earlier is not None and earlier.state is not None:
         steps -= sum(done for done, _ in ROUNDS)  # the first steps of the same run
     run = _optimise(quiet, before, starts[0], earlier, steps, None, PATIENCE)
@@ -500,7 +500,7 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
         for number, place in places.items():
             here, start = settings[number], starts[number]
             if place is None:
-                place = _warm_start(here, algorithm, [start], MODE_STEPS)
+                place = _warm_start(here, algorithm, [start])
                 compile_time += 0.0 if place is None else place.compile_time
             here = here._replace(phase=f"{here.phase}.{turn}", root=_named(here.root, f"{turn}"))
             try:
