@@ -494,7 +494,13 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
     eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
     settings = [setting.before(f"start {number}") for number in range(len(starts))]
     places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
-    compile_time, failure = 0.0, None
+    compile_time, failure = (
+        0.0,
+        DivergenceError(
+            f"{algorithm.name} found no start with a finite lower bound. Scale x and y to unit spread,"
+            " or start elsewhere with `params=`."
+        ),
+    )
     for turn, (steps, kept) in enumerate(ROUNDS):
         bounds = {}
         for number, place in places.items():
@@ -515,10 +521,7 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
                 bounds[number] = bound
                 places[number] = _Warm(q, run.target, 0.0, run.state)
         if not bounds:
-            raise failure or DivergenceError(
-                f"{algorithm.name} found no start with a finite lower bound. Scale x and y to unit"
-                " spread, or start elsewhere with `params=`."
-            )
+            raise failure
         best = sorted(bounds, key=lambda number: -bounds[number])[:kept]
         places = {number: places[number] for number in best}
     found = places[best[0]]
