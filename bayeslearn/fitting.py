@@ -494,22 +494,21 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
     eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
     settings = [setting.before(f"start {number}") for number in range(len(starts))]
     places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
-    compile_time, failure = (
-        0.0,
-        DivergenceError(
-            f"{algorithm.name} found no start with a finite lower bound. Scale x and y to unit spread,"
-            " or start elsewhere with `params=`."
-        ),
+    compile_time = 0.0
+    failure = DivergenceError(
+        f"{algorithm.name} found no start with a finite lower bound. Scale x and y to unit spread,"
+        " or start elsewhere with `params=`."
     )
     for turn, (steps, kept) in enumerate(ROUNDS):
         bounds = {}
         for number, place in places.items():
             here, start = settings[number], starts[number]
-            if place is None:
-                place = _warm_start(here, algorithm, [start])
-                compile_time += 0.0 if place is None else place.compile_time
-            here = here._replace(phase=f"{here.phase}.{turn}", root=_named(here.root, f"{turn}"))
             try:
+                if place is None:
+                    place = _warm_start(here, algorithm, [start])
+                    compile_time += 0.0 if place is None else place.compile_time
+                phase, root = f"{here.phase}.{turn}", _named(here.root, f"{turn}")
+                here = here._replace(phase=phase, root=root)
                 run = _optimise(here, algorithm, start, place, steps, eval_every, None)
             except DivergenceError as error:
                 failure = error
