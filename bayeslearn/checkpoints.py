@@ -53,7 +53,9 @@ EVERY, KEEP = "1m", 2
 ASKED = {"model", "algorithm", "options", "params", "has_callback"}
 OPTIONS = {
     *("seed", "num_steps", "batch_size", "num_chains", "num_data", "eval_every", "patience"),
+    "starts",
 }
+NEWER = {"starts"}  # options that the first checkpoints lack
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -129,7 +131,9 @@ class Keeper:
                 self.keep = first["keep"]
             with jax.enable_x64(True):
                 self.asked = storage.unpack(self._first_arrays, first["asked"])
-            if self.asked.keys() != ASKED or self.asked["options"].keys() != OPTIONS:
+            if self.asked.keys() != ASKED or not (
+                OPTIONS - NEWER <= self.asked["options"].keys() <= OPTIONS
+            ):
                 raise StorageError("it does not say what was asked for")
             dict(first["fingerprints"])
             dict(first["asked"]["dict"])

@@ -54,7 +54,7 @@ from bayeslearn.errors import (
 from bayeslearn.families import Point
 from bayeslearn.model import Batch, Model, Target, check_data, check_like_training
 from bayeslearn.posterior import Posterior
-from bayeslearn.precision import double_precision, to_host
+from bayeslearn.precision import double_precision, to_host, user_precision
 from bayeslearn.priors import check_gaussian, check_given
 from bayeslearn.progress import Progress
 from bayeslearn.storage import NotSaved, describe_model
@@ -70,6 +70,9 @@ CHUNK = 100  # steps per compiled call
 STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
+STARTS = 8  # initialisations that are tried where none is given
+ROUNDS = ((500, 3), (1000, 1))  # steps from each start still tried, and how many are kept
+MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
 STRAYED = "had a q whose spread exploded or collapsed"
@@ -100,6 +103,7 @@ def fit(
     eval_every: int | None = None,
     patience: int | str | None = "auto",
     params: PyTree | None = None,
+    starts: int | str = "auto",
     progress: bool | None = None,
     callback: Callable[[Progressed], Any] | None = None,
     chunk_size: int | None = None,
@@ -125,6 +129,11 @@ def fit(
             `num_steps` is "auto", else never.
         params: where to start, instead of the network's own initialisation. A Gaussian, such as
             another posterior's `family`, is also the first q of a variational method.
+        starts: initialisations of the network from which mean field is tried for a short while;
+            the run goes on from the one with the best lower bound. "auto": eight for
+            networks of up to 10,000 weights with hidden units, given as a `Model` with arrays;
+            one where `params` are given, for batches from an iterable, and for methods that do
+            not begin with mean field (MAP, Laplace, VOGN, samplers).
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
@@ -144,6 +153,7 @@ def fit(
         "num_data": num_data,
         "eval_every": eval_every,
         "patience": patience,
+        "starts": starts,
     }
     return _fit(
         model,
@@ -319,6 +329,10 @@ def _fit(
     if partly is not None and stream is not None and not stream.restarts:
         refuse("data", Shown("an iterator"), "be readable twice, to train the other leaves first")
     algorithm.check(*((target, start) if partly is None else partly.hold(target, start)))
+    starts = [start]
+    if _tries_starts(algorithm, options, model, target, start, given, stream):
+        number = STARTS if options["starts"] == "auto" else int(options["starts"])
+        starts += [_another_start(target, start, root, i) for i in range(1, number)]
     rows = 1 if target.data is None else len(target.data.y)
     if batch_size == "auto":
         batch_size = batches.auto_batch_size(rows)
@@ -352,7 +366,7 @@ def _fit(
         keeper=keeper,
     )
     with contextlib.nullcontext() if keeper is None else keeper.listening():
-        return _infer(setting, partly, algorithm, start, first, options, began)
+        return _infer(setting, partly, algorithm, starts, first, options, began)
 
 
 def _fingerprints(target: Target, start: PyTree, held_out: Batch | None) -> dict[str, Any]:
@@ -370,13 +384,13 @@ def _infer(
     setting: _Setting,
     partly: Model | None,
     algorithm: Algorithm,
-    start: PyTree,
+    starts: list[PyTree],
     first: Any,
     options: dict[str, Any],
     began: float,
 ) -> Posterior:
     """The phases of a run: points, warm start, the method itself."""
-    target, stream, keeper = setting.target, setting.stream, setting.keeper
+    target, stream, keeper, start = setting.target, setting.stream, setting.keeper, starts[0]
     num_steps, num_chains, patience = (
         options[name] for name in ("num_steps", "num_chains", "patience")
     )
@@ -386,13 +400,14 @@ def _infer(
     points_time = 0.0
     if partly is not None:
         setting, start, points_time = _train_points(setting, partly, start)
+        starts = [start]
         if partly.points == "joint":
             algorithm = Joint(algorithm)
     warm = None
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
     elif stream is None or stream.restarts:
-        warm = _warm_start(setting, algorithm, start)
+        warm = _warm_start(setting, algorithm, starts)
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
     if algorithm.is_sampler:
@@ -449,25 +464,76 @@ class _Warm(NamedTuple):
     q: Any
     target: Target  # with what was refreshed on the way
     compile_time: float
+    state: Any = None  # of the method itself, to go on from
 
 
-def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm | None:
+def _warm_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -> _Warm | None:
     """The result of the algorithm's warm start, which may have one of its own."""
+    if algorithm.tries_starts and len(starts) > 1:
+        return _best_start(setting, algorithm, starts)
     before = algorithm.warm_start()
     if before is None:
         return None
     quiet = setting.before("warm start")
-    earlier = _warm_start(quiet, before, start)
-    run = _optimise(quiet, before, start, earlier, before.auto_steps, None, PATIENCE)
+    earlier = _warm_start(quiet, before, starts)
+    steps = before.auto_steps
+    if earlier is not None and earlier.state is not None:
+        steps -= sum(done for done, _ in ROUNDS)  # the first steps of the same run
+    run = _optimise(quiet, before, starts[0], earlier, steps, None, PATIENCE)
     q = before.approximation(run.target, run.state)
     compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
     return _Warm(q, run.target, compile_time)
+
+
+def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -> _Warm:
+    """The first steps of the algorithm from every start; the best few go on, then the best.
+
+    A network's lower bound has many optima, which differ in the hidden units they use, and the
+    first steps decide which one is found. All rounds run the same compiled steps.
+    """
+    eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
+    settings = [setting.before(f"start {number}") for number in range(len(starts))]
+    places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
+    compile_time = 0.0
+    failure = DivergenceError(
+        f"{algorithm.name} found no start with a finite lower bound. Scale x and y to unit spread,"
+        " or start elsewhere with `params=`."
+    )
+    for turn, (steps, kept) in enumerate(ROUNDS):
+        bounds = {}
+        for number, place in places.items():
+            here, start = settings[number], starts[number]
+            try:
+                if place is None:
+                    place = _warm_start(here, algorithm, [start])
+                    compile_time += 0.0 if place is None else place.compile_time
+                phase, root = f"{here.phase}.{turn}", _named(here.root, f"{turn}")
+                here = here._replace(phase=phase, root=root)
+                run = _optimise(here, algorithm, start, place, steps, eval_every, None)
+            except DivergenceError as error:
+                failure = error
+                continue
+            compile_time += run.compile_time
+            q = algorithm.approximation(run.target, run.state)
+            bound = _fresh_bound(here, algorithm, run.target, run.state)
+            if math.isfinite(bound):
+                bounds[number] = bound
+                places[number] = _Warm(q, run.target, 0.0, run.state)
+        if not bounds:
+            raise failure
+        best = sorted(bounds, key=lambda number: -bounds[number])[:kept]
+        places = {number: places[number] for number in best}
+    found = places[best[0]]
+    assert found is not None
+    return found._replace(compile_time=compile_time)
 
 
 def _begin(target: Target, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
     """The first state: from the warm start if there was one, else from the network."""
     if warm is None:
         return _init(algorithm, key, target, start)
+    if warm.state is not None:
+        return warm.state
     return _init_from(algorithm, key, target, warm.q)
 
 
@@ -686,17 +752,13 @@ def _optimise(
             f" ended at {run.scale:g} of the learning rate asked for."
         )
     target = algorithm.settled(best.target, best.state)
-    if keeper is not None and setting.phase != MAIN:
-        keeper.finish(setting.phase, leaves_of_run(best.state, target), setting.position)
+    if setting.phase != MAIN:
+        if keeper is not None:
+            keeper.finish(setting.phase, leaves_of_run(best.state, target), setting.position)
         return _Run(best.state, target, None, {}, None, run.stopped, notes, compile_time)
     elbo = None
     if algorithm.has_lower_bound:
-        eval_target = best.target.on(eval_data)
-        fresh = [
-            _evaluate(algorithm, eval_target, best.state, key, setting.held_out)["elbo"]
-            for key in jax.random.split(_named(root, "fresh"), FRESH_LOOKS)
-        ]
-        elbo = float(np.mean(fresh))
+        elbo = _fresh_bound(setting, algorithm, best.target, best.state)
     pieces = [run.piece()]
     if keeper is not None:
         run.ended = True
@@ -704,6 +766,15 @@ def _optimise(
         pieces = [*keeper.pieces(), run.piece()]
     trace = joined(pieces, 0)
     return _Run(best.state, target, None, trace, elbo, run.stopped, notes, compile_time)
+
+
+def _fresh_bound(setting: _Setting, algorithm: Algorithm, target: Target, state: Any) -> float:
+    """The lower bound from draws that had no part in any choice."""
+    if target.data is not None:
+        target = target.on(batches.sample_rows(target.data, EVAL_ROWS))
+    keys = jax.random.split(_named(setting.root, "fresh"), FRESH_LOOKS)
+    fresh = [_evaluate(algorithm, target, state, key, setting.held_out)["elbo"] for key in keys]
+    return float(np.mean(fresh))
 
 
 def _sample(
@@ -1006,6 +1077,8 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
     for name in ("num_steps", "batch_size", "patience"):
         if not (given[name] is None or (isinstance(given[name], str) and given[name] == "auto")):
             check_whole(name, given[name], least=1)
+    if (starts := given.get("starts", 1)) != "auto":
+        check_whole("starts", starts, least=1)
     for name in ("num_chains", "num_data", "eval_every", "chunk_size"):
         if given[name] is not None:
             check_whole(name, given[name], least=1)
@@ -1131,6 +1204,52 @@ def _check_suits(
         )
     if num_data is not None and stream is None:
         refuse("num_data", num_data, "be left out when data are arrays")
+
+
+def _tries_starts(
+    algorithm: Algorithm,
+    options: dict[str, Any],
+    model: Any,
+    target: Target,
+    start: PyTree,
+    given: Any,
+    stream: Any,
+) -> bool:
+    """Whether several starts are tried: asked for, or worth it."""
+    asked, trying = options.get("starts", 1), algorithm  # runs kept before had one
+    while not trying.tries_starts:
+        before = trying.warm_start()
+        if before is None:
+            break
+        trying = before
+    reasons = {
+        f"{algorithm.name} does not begin with mean field": not trying.tries_starts,
+        "`params` say where to start": given is not None,
+        "a Target has a start of its own": not isinstance(model, Model),
+        "an iterable of batches is read from one start": stream is not None,
+        "leaves without a posterior are trained from one start": getattr(model, "bayesian", None)
+        is not None,
+    }
+    why = [reason for reason, holds in reasons.items() if holds]
+    if asked != "auto":
+        if int(asked) > 1 and why:
+            refuse("starts", asked, f"be left out: {why[0]}")
+        return int(asked) > 1
+    if why or tree.size(start) > MOST_WEIGHTS:
+        return False
+    # One matrix of weights makes no hidden units, and a method told its steps has no more.
+    has_hidden = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(start["network"])) > 1
+    return has_hidden and (options["num_steps"] == "auto" or trying is not algorithm)
+
+
+def _another_start(target: Target, start: PyTree, root: Array, number: int) -> PyTree:
+    """The network initialised by another key, in the structure and dtypes of the first."""
+    assert target.data is not None
+    example = jax.tree.map(lambda leaf: leaf[0], target.data.x)
+    key = jax.random.fold_in(_named(root, "network"), number)
+    with user_precision():
+        network = target.network.init(key, example, target.likelihood.num_outputs)
+    return _check_start(start | {"network": network}, start)
 
 
 def _check_finite_start(target: Target, state: Any, start: PyTree) -> None:

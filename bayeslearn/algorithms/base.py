@@ -76,6 +76,7 @@ class Algorithm(eqx.Module):
     takes_minibatches: ClassVar[bool] = True
     has_lower_bound: ClassVar[bool] = True
     takes_q: ClassVar[bool] = False  # can begin at a Gaussian, in the place of its warm start
+    tries_starts: ClassVar[bool] = False  # its optimum depends on where it starts
     shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
     auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
 

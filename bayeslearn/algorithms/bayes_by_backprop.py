@@ -71,12 +71,13 @@ class BayesByBackprop(Algorithm):
     name: ClassVar[str] = "bayes-by-backprop"
     title: ClassVar[str] = "mean-field (or any reparametrised) q by backpropagation"
     takes_q: ClassVar[bool] = True
+    tries_starts: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
 
     learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(2000.0, "steps after which the step size begins to fall", above=0)
+    decay_steps: float = hyper(1000.0, "steps after which the step size begins to fall", above=0)
     power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
-    num_draws: int = hyper(4, "draws of the weights per step", least=1)
+    num_draws: int = hyper(8, "draws of the weights per step", least=1)
     antithetic: bool = hyper(True, "draw in mirrored pairs, which halves the mean's noise or more")
     kl: str = hyper("path", "complexity cost", choices=("path", "closed-form", "sampled"))
     batch_weighting: str = hyper(

@@ -180,8 +180,8 @@ class GaussianVI(Algorithm):
     def warm_start(self) -> Algorithm | None:
         """The mean-field posterior: it has found the noise scale and which units are needed.
 
-        Long steps throughout: they find better optima of a network, and the noise they leave is
-        this method's to remove.
+        `fit` tries it from several initialisations of the network, whose optima differ by tens of
+        nats; the noise that its steps leave is this method's to remove.
         """
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
