@@ -21,11 +21,10 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError, DataError, Shown, refuse
 from bayeslearn.model import Batch, Target, check_inputs
-from bayeslearn.sources import Source, arrays
+from bayeslearn.sources import AUTO_BATCH, Source, arrays
 from bayeslearn.tree import Array, PyTree
 
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
-AUTO_BATCH = 256
 STREAM_CHUNK = 20  # batches of a stream per compiled call
 CHUNK_BYTES = 64e6  # of them
 AHEAD = 2  # calls whose batches are read meanwhile
@@ -349,7 +348,7 @@ def mapped(data: Any, model: Any, batch_size: Any, seed: int) -> Source | None:
     likelihood, _ = model.likelihood.bind(np.asarray(y[:AUTO_BATCH]))
     if likelihood.refreshes:  # from all rows
         return None
-    return arrays(x, y, AUTO_BATCH if batch_size == "auto" else batch_size, int(seed))
+    return arrays(x, y, batch_size, int(seed))
 
 
 def is_mapped(data: Any) -> bool:

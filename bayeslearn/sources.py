@@ -34,6 +34,7 @@ from bayeslearn import tree
 from bayeslearn.errors import DataError, Shown, check_whole, refuse
 from bayeslearn.tree import PyTree
 
+AUTO_BATCH = 256
 BUFFER_BYTES = 64 * 2**20
 BLOCKS = 64  # in a buffer, where blocks can be chosen
 SAMPLE_BYTES = 256e6  # read at most, for a sample
@@ -51,7 +52,7 @@ class Source:
         edges: where the blocks begin, and the number of rows: block b holds the rows edges[b] to
             edges[b + 1].
         row_bytes: of one row.
-        batch_size: rows in a batch.
+        batch_size: rows in a batch; "auto": 256, or all where there are fewer.
         seed: of the shuffling.
         shuffle: False: rows come in their order.
         buffer_bytes: of the rows that are shuffled among each other.
@@ -61,7 +62,7 @@ class Source:
         self,
         edges: Sequence[int] | np.ndarray,
         row_bytes: float,
-        batch_size: int = 256,
+        batch_size: int | str = "auto",
         seed: int = 0,
         *,
         shuffle: bool = True,
@@ -69,13 +70,15 @@ class Source:
     ):
         self.edges = np.asarray(edges, np.int64)
         self.num_data = int(self.edges[-1])
+        if batch_size == "auto":
+            batch_size = min(AUTO_BATCH, self.num_data)
         for name, value, least in (
             ("batch_size", batch_size, 1),
             ("seed", seed, 0),
             ("buffer_bytes", buffer_bytes, 1),
         ):
             check_whole(name, value, least)
-        if batch_size > self.num_data:
+        if int(batch_size) > self.num_data:
             refuse("batch_size", batch_size, f"be at most the number of rows ({self.num_data})")
         self.batch_size, self.seed, self.shuffle = int(batch_size), int(seed), bool(shuffle)
         self._block_bytes = max(1.0, float(np.max(np.diff(self.edges))) * row_bytes)
@@ -171,7 +174,7 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 class _Arrays(Source):
-    def __init__(self, x: PyTree, y: Any, batch_size: int, seed: int, shuffle: bool, buffer: int):
+    def __init__(self, x: PyTree, y: Any, batch_size: Any, seed: int, shuffle: bool, buffer: int):
         self._arrays = (x, y)
         named = tree.leaf_names(x)
         names = [f"x.{name}" if len(named) > 1 else "x" for name in named]
@@ -206,7 +209,7 @@ class _Arrays(Source):
 def arrays(
     x: PyTree,
     y: Any,
-    batch_size: int = 256,
+    batch_size: int | str = "auto",
     seed: int = 0,
     *,
     shuffle: bool = True,
@@ -218,7 +221,7 @@ def arrays(
         x: anything with `shape`, `dtype` and slices `x[a:b]` along its first axis; or a pytree
             (a dictionary, say) of such.
         y: likewise, with as many rows.
-        batch_size: rows in a batch.
+        batch_size: rows in a batch; "auto": 256, or all where there are fewer.
         seed: of the shuffling.
         shuffle: False: rows come in their order.
         buffer_bytes: memory for the rows that are shuffled among each other.
@@ -276,7 +279,7 @@ def parquet(
     path: str | os.PathLike[str],
     target: str | Sequence[str],
     columns: Sequence[str] | None = None,
-    batch_size: int = 256,
+    batch_size: int | str = "auto",
     seed: int = 0,
     *,
     shuffle: bool = True,
@@ -292,7 +295,7 @@ def parquet(
             alphabetical order.
         target: the column that is y, or several.
         columns: the columns of numbers that are x; all but the target unless said.
-        batch_size: rows in a batch.
+        batch_size: rows in a batch; "auto": 256, or all where there are fewer.
         seed: of the shuffling.
         shuffle: False: rows come in their order.
         buffer_bytes: memory for the rows that are shuffled among each other.
