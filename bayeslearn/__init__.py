@@ -69,6 +69,7 @@ _MODULES = (
     "networks",
     "plots",
     "priors",
+    "sources",
 )
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from bayeslearn import networks as networks
     from bayeslearn import plots as plots
     from bayeslearn import priors as priors
+    from bayeslearn import sources as sources
     from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
     from bayeslearn.algorithms import BBVI as BBVI
     from bayeslearn.algorithms import EMGVB as EMGVB

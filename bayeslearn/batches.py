@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import contextvars
+import hashlib
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.errors import ArgumentError, DataError
+from bayeslearn import tree
+from bayeslearn.errors import ArgumentError, DataError, Shown, refuse
 from bayeslearn.model import Batch, Target, check_inputs
+from bayeslearn.sources import AUTO_BATCH, Source, arrays
 from bayeslearn.tree import Array, PyTree
 
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
-AUTO_BATCH = 256
+STREAM_CHUNK = 20  # batches of a stream per compiled call
+CHUNK_BYTES = 64e6  # of them
+AHEAD = 2  # calls whose batches are read meanwhile
 MOST_SPOILED = 100  # batches of a stream in a row that hold NaN
+MOST_SECONDS = 60.0  # of counting rows
+MOST_WAIT = 5.0  # seconds for the thread's last batch
+MAPPED_BYTES = 2**28  # from which on a memory map is not copied whole
+ALIGNMENT = 64
 
 
 def auto_batch_size(num_rows: int) -> int:
@@ -45,23 +61,188 @@ def take(data: Batch, order: Array, position: Array, batch_size: int) -> Batch:
     return Batch(x, y, weight)
 
 
+class Position(NamedTuple):
+    """How far a stream was used: what a checkpoint keeps of it."""
+
+    served: int = 0
+    checksum: str = ""  # of the batches so far, or of the rule by which a source orders them
+    spoiled: int = 0
+
+
+class _Read(NamedTuple):
+    """Batches stacked on the device, where the stream stood after each, and what ended them."""
+
+    batches: Batch
+    positions: list[Position]
+    end: BaseException | None
+    spoiled: int
+
+
 class Stream:
-    """Batches from an iterable, restarted when it ends if it can be."""
+    """Batches from an iterable, restarted when it ends if it can be, and read ahead on a thread.
 
-    def __init__(self, batches: Iterable[Any]):
-        self._source = batches
-        self._iterator: Iterator[Any] = iter(batches)
-        self.restarts = self._iterator is not batches
+    The iterable is called from that one thread only. What it raises is raised in the main one,
+    after the batches before it were used. `position` is that of what was used, whatever was read.
+    `put` places stacked batches on the device, and is called on the thread.
+    """
+
+    def __init__(self, data: Any, put: Callable[[Batch], Batch] = jax.device_put):
+        self._data, self.put = data, put
+        self._worker = _Worker()
+        self._iterator: Iterator[Any] = self._worker.call(self._begin)
+        self.restarts = self._iterator is not data
         self._seen_this_pass = 0
-        self._pending: list[Any] = []
-        self.batch_size = 0
-        self.served = self.spoiled = 0
-        self.hashed: Any = None  # a running SHA-256 of what was served, where one is kept
+        self._first: list[Any] = []  # peeked at, not yet served
+        self._now = Position()  # as far as it was read
+        self._hashed: Any = None  # a running SHA-256 of what was read, where one is kept
+        self._end: BaseException | None = None
+        self.batch_size = int(getattr(data, "batch_size", 0)) if self.is_source else 0
+        self.position = self._now  # as far as it was used
+        self.spoiled = 0
+        self._asked: deque[tuple[int, Future[_Read]]] = deque()
+        self._loose: deque[tuple[Batch, Position]] = deque()
+        self.notes: list[str] = []
 
-    def peek(self) -> Any:
-        """The first batch, which will be served again."""
-        self._pending.append(self._next())
-        return self._pending[0]
+    @property
+    def is_source(self) -> bool:
+        """Whether any batch can be found without those before it."""
+        return isinstance(self._data, Source)
+
+    def close(self) -> None:
+        """The thread ends, after the batch that it is reading."""
+        for _, future in self._asked:
+            future.cancel()
+        self._end = self._end or StopIteration()
+        self._worker.close()
+
+    # Before the run
+
+    def num_data(self) -> int:
+        """Rows behind the batches: as the iterable says, or counted in a pass of its own."""
+        if hasattr(self._data, "num_data"):
+            return int(self._data.num_data)
+        try:
+            return len(self._data.dataset)  # as loaders of PyTorch have
+        except (AttributeError, TypeError):
+            pass
+        if not self.restarts:
+            refuse("num_data", None, "be given when data is an iterator that can be read only once")
+        rows = self._worker.call(self._count)
+        self.notes.append(f"num_data was counted in a pass over the data: {rows} rows.")
+        return rows
+
+    def _count(self) -> int:
+        rows, began = 0, time.monotonic()
+        for raw in self._begin():
+            if not isinstance(raw, tuple | list) or len(raw) != 2:
+                refuse("data", Shown(f"a {type(raw).__name__}"), "be a pair (x, y)")
+            rows += len(raw[1])
+            if time.monotonic() - began > MOST_SECONDS:
+                shown = Shown(f"none, and {rows} rows without an end")
+                refuse("num_data", shown, "be given where counting takes long")
+        return rows
+
+    def first(self, most: int) -> Any:
+        """What a model is bound to, and its lower bound measured on.
+
+        A sample of up to `most` rows of a source; else the first batch, which is served again.
+        """
+        if self.is_source:
+            return self._worker.call(self._data.sample, most)
+        self._first.append(self._worker.call(self._next))
+        return self._first[0]
+
+    def length(self, target: Target) -> int:
+        """Batches per compiled call: STREAM_CHUNK, or as many as CHUNK_BYTES hold."""
+        assert target.data is not None
+        rows = len(target.data.y)
+        self.batch_size = self.batch_size or rows
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(target.data[:2])) / rows
+        return max(1, min(STREAM_CHUNK, int(CHUNK_BYTES / (row_bytes * self.batch_size))))
+
+    def keep(self, target: Target, position: Position | None) -> None:
+        """Say of every position what it is one of; go to the one of an earlier process."""
+        self.length(target)
+        if self.is_source:
+            self.position = self._now = Position(0, self._data.fingerprint)
+        else:
+            self._hashed = hashlib.sha256()
+            self.position = self._now = Position(0, self._hashed.hexdigest())
+        if position is not None:
+            self._worker.call(self._skip_to, target, position)
+            self.position, self.spoiled = self._now, self._now.spoiled
+
+    def _skip_to(self, target: Target, position: Position) -> None:
+        """Past the batches that an earlier process has had; refused if they are others."""
+        if self.is_source:
+            if self._now.checksum != position.checksum:
+                raise DataError("The source orders its rows in another way than in the first run.")
+            self._iterator = self._data.skip_to(position.served + position.spoiled)
+            self._now = position
+            return
+        slots = self._slots(target, 1)
+        while self._now.served < position.served:
+            try:
+                self._serve(target, jax.tree.map(lambda leaf: leaf[0], slots))
+            except StopIteration:
+                raise DataError(
+                    f"The data iterator ended after {self._now.served} batches, and the run that is"
+                    f" resumed had taken {position.served} of it."
+                ) from None
+        if self._now[:2] != position[:2]:
+            raise DataError("The data iterator gave other batches than in the first run.")
+
+    # During the run
+
+    def chunk(self, target: Target, counts: list[int], length: int) -> tuple[Batch | None, int]:
+        """The next counts[0] batches, or those that are left, stacked and padded to `length`.
+
+        The later counts are what will be asked for next, if all goes well, and read meanwhile.
+        """
+        ready = len(self._loose) + sum(count for count, _ in self._asked)
+        for count in counts:
+            if ready < count:
+                future = self._worker.submit(self._read, target, count - ready, length)
+                self._asked.append((count - ready, future))
+            ready = max(0, ready - count)
+        if not self._loose and self._asked[0][0] == counts[0]:
+            found = self._asked.popleft()[1].result()
+            if found.positions:
+                self._use(found.positions[-1])
+                return found.batches, len(found.positions)
+            return self._ended(found)
+        # Another count than was foreseen, as after a step back: one batch at a time.
+        while len(self._loose) < counts[0] and self._asked:
+            found = self._asked.popleft()[1].result()
+            for i, position in enumerate(found.positions):
+                one = jax.tree.map(lambda leaf, i=i: leaf[i], found.batches)
+                self._loose.append((one, position))
+            if found.end is not None and not self._loose:
+                return self._ended(found)
+        taken = [self._loose.popleft() for _ in range(min(counts[0], len(self._loose)))]
+        self._use(taken[-1][1])
+        batches = [batch for batch, _ in taken]
+        padded = batches + [batches[-1]] * (length - len(batches))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded), len(batches)
+
+    def _use(self, position: Position) -> None:
+        self.position, self.spoiled = position, position.spoiled
+
+    def _ended(self, found: _Read) -> tuple[None, int]:
+        self.spoiled = found.spoiled
+        if isinstance(found.end, StopIteration):
+            return None, 0
+        assert found.end is not None
+        raise found.end
+
+    # On the thread
+
+    def _begin(self) -> Iterator[Any]:
+        if self.is_source:
+            return self._data.skip_to(0)
+        if hasattr(self._data, "as_numpy_iterator"):  # tf.data
+            return self._data.as_numpy_iterator()
+        return iter(self._data)
 
     def _next(self) -> Any:
         try:
@@ -69,87 +250,164 @@ class Stream:
         except StopIteration:
             if not self.restarts or self._seen_this_pass == 0:
                 raise
-            self._iterator, self._seen_this_pass = iter(self._source), 0
+            self._iterator, self._seen_this_pass = self._begin(), 0
             batch = next(self._iterator)
         self._seen_this_pass += 1
-        return batch
+        return jax.tree.map(_on_host, batch)
 
-    def chunk(self, target: Target, count: int, length: int) -> tuple[Batch | None, int]:
-        """Up to `count` batches stacked along a leading axis padded to `length`."""
-        batches: list[Batch] = []
-        while len(batches) < count:
+    def _read(self, target: Target, count: int, length: int) -> _Read:
+        """Up to `count` batches in an array of `length`, fewer if something ends them."""
+        slots = self._slots(target, length)
+        positions: list[Position] = []
+        while len(positions) < count and self._end is None:
+            number = len(positions)
             try:
-                batches.append(self._serve(target))
-            except StopIteration:
-                break
-        if not batches:
-            return None, 0
-        padded = batches + [batches[-1]] * (length - len(batches))
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded), len(batches)
+                self._serve(target, jax.tree.map(lambda leaf, i=number: leaf[i], slots))
+                positions.append(self._now)
+            except BaseException as error:  # whatever it is, the main thread is told
+                self._end = error
+        for leaf in jax.tree.leaves(slots):
+            leaf[len(positions) :] = 0
+        placed = jax.block_until_ready(self.put(slots))
+        return _Read(placed, positions, self._end, self._now.spoiled)
 
-    def _serve(self, target: Target) -> Batch:
-        """The next batch; those that hold NaN or infinity are counted and passed over."""
+    def _slots(self, target: Target, length: int) -> Any:
+        """Room for batches on the host, in the types that they have on the device."""
+        assert target.data is not None
+        shape = (length, self.batch_size)
+        x, y = jax.tree.map(
+            lambda leaf: _aligned((*shape, *leaf.shape[1:]), leaf.dtype), target.data[:2]
+        )
+        return Batch(x, y, _aligned(shape, np.float64))  # type: ignore[arg-type]
+
+    def _serve(self, target: Target, slot: Any) -> None:
+        """The next batch into its place; those that hold NaN or infinity are passed over."""
+        served, checksum, spoiled = self._now
         for _ in range(MOST_SPOILED):
-            raw = self._pending.pop(0) if self._pending else self._next()
+            raw = self._first.pop(0) if self._first else self._next()
             if not _is_spoiled(raw):
                 break
-            self.spoiled += 1
+            spoiled += 1
+            self._now = self._now._replace(spoiled=spoiled)
         else:
             raise DataError(
                 f"The data iterator gave {MOST_SPOILED} batches in a row that hold NaN or infinity."
             )
-        batch = self._fit_in(target, raw)
-        self.served += 1
-        if self.hashed is not None:
-            for leaf in jax.tree.leaves(batch):
-                self.hashed.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-        return batch
+        self._fit_in(target, raw, slot)
+        if self._hashed is not None:
+            for leaf in jax.tree.leaves(slot):
+                self._hashed.update(leaf.reshape(-1).view(np.uint8).data)
+            checksum = self._hashed.hexdigest()
+        self._now = Position(served + 1, checksum, spoiled)
 
-    @property
-    def position(self) -> tuple[int, str]:
-        """How many batches were served, and a checksum of them."""
-        return self.served, self.hashed.hexdigest()
-
-    def skip_to(self, target: Target, position: tuple[int, str]) -> None:
-        """Serve the batches that an earlier process has had; refused if they are others."""
-        while self.served < position[0]:
-            try:
-                self._serve(target)
-            except StopIteration:
-                raise DataError(
-                    f"The data iterator ended after {self.served} batches, and the run that is"
-                    f" resumed had taken {position[0]} of it."
-                ) from None
-        if self.position != position:
-            raise DataError("The data iterator gave other batches than in the first run.")
-
-    def _fit_in(self, target: Target, raw: Any) -> Batch:
+    def _fit_in(self, target: Target, raw: Any, slot: Any) -> None:
         if not isinstance(raw, tuple | list) or len(raw) != 2:
             raise DataError(f"The data iterator gave a {type(raw).__name__}, not a pair (x, y).")
         try:
             x, y = check_inputs(raw[0]), target.likelihood.check(np.asarray(raw[1]))
         except ArgumentError as error:
             raise DataError(f"The data iterator gave a bad batch: {error}") from error
-        assert target.data is not None
-        shapes, first = (
-            jax.tree.map(lambda leaf: leaf.shape[1:], part) for part in (x, target.data.x)
-        )
+        shapes, first = (jax.tree.map(lambda leaf: leaf.shape[1:], part) for part in (x, slot.x))
         if shapes != first:
             raise DataError(f"The data iterator gave rows of shape {shapes}, not {first}.")
         rows = len(y)
-        self.batch_size = self.batch_size or rows
         if rows > self.batch_size or rows != len(jax.tree.leaves(x)[0]):
             raise DataError(
                 f"The data iterator gave a batch of {len(jax.tree.leaves(x)[0])} inputs and {rows}"
                 f" observations; batches must have at most {self.batch_size} rows, as the first."
             )
-        missing = self.batch_size - rows
 
-        def pad(leaf: np.ndarray) -> np.ndarray:
-            return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+        def fill(room: np.ndarray, leaf: np.ndarray) -> None:
+            if _kind(leaf.dtype) > _kind(room.dtype):
+                raise DataError(
+                    f"The data iterator gave numbers of type {leaf.dtype}, and {room.dtype} in the"
+                    " first batch."
+                )
+            room[:rows] = leaf
+            room[rows:] = leaf[-1:]
 
-        weight = np.concatenate([np.ones(rows), np.zeros(missing)])
-        return target.batch((jax.tree.map(pad, x), pad(y)), weight)
+        jax.tree.map(fill, (slot.x, slot.y), (x, y))
+        slot.weight[:rows], slot.weight[rows:] = 1.0, 0.0
+
+
+def coming(at: int, goal: int, num_steps: int, eval_every: int, most: int) -> list[int]:
+    """Steps of the compiled calls from `at` on, if all goes well: the next one and AHEAD more."""
+    counts: list[int] = []
+    while at < num_steps and len(counts) <= AHEAD:
+        goal = goal if at < goal else min(num_steps, goal + eval_every)
+        counts.append(min(most, goal - at))
+        at += counts[-1]
+    return counts
+
+
+def mapped(data: Any, model: Any, batch_size: Any, seed: int) -> Source | None:
+    """A pair (x, y) with a large memory map in it as a source, where the model allows."""
+    if not is_mapped(data):
+        return None
+    x, y = data
+    likelihood, _ = model.likelihood.bind(np.asarray(y[:AUTO_BATCH]))
+    if likelihood.refreshes:  # from all rows
+        return None
+    return arrays(x, y, batch_size, int(seed))
+
+
+def is_mapped(data: Any) -> bool:
+    """Whether one of these arrays is a memory map too large to be copied unasked."""
+    leaves = jax.tree.leaves(tuple(data))
+    return all(hasattr(leaf, "shape") for leaf in leaves) and any(
+        isinstance(leaf, np.memmap) and leaf.nbytes >= MAPPED_BYTES for leaf in leaves
+    )
+
+
+class _Worker:
+    """Calls functions one after the other on one thread, in the precision and on the device of
+    the thread that made it."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        device = jax.config.jax_default_device  # type: ignore[attr-defined]
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(_work, self._tasks, device), name="bayeslearn batches", daemon=True
+        )
+        self._stop = weakref.finalize(self, self._tasks.put, None)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._tasks.put((future, function, args))
+        return future
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self.submit(function, *args).result()
+
+    def close(self) -> None:
+        """Wait for the end of what is under way, but not for ever: it is the user's code."""
+        self._stop()
+        self._thread.join(MOST_WAIT)
+
+
+def _work(tasks: queue.SimpleQueue[Any], device: Any) -> None:
+    with jax.enable_x64(True), jax.default_device(device):
+        while (task := tasks.get()) is not None:
+            future, function, args = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+            del task, future, function, args  # they hold the stream, whose end ends this thread
+
+
+def _on_host(leaf: Any) -> Any:
+    """Tensors of other libraries as NumPy arrays; all else as it is."""
+    if isinstance(leaf, np.ndarray | jax.Array) or not hasattr(leaf, "__dlpack__"):
+        return leaf
+    try:
+        return np.asarray(leaf) if hasattr(leaf, "__array__") else np.from_dlpack(leaf)
+    except (TypeError, ValueError, BufferError):  # on a device
+        return np.asarray(jax.dlpack.from_dlpack(leaf))
 
 
 def _is_spoiled(raw: Any) -> bool:
@@ -158,7 +416,21 @@ def _is_spoiled(raw: Any) -> bool:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(raw)]
     except (TypeError, ValueError):
         return False
-    return any(leaf.dtype.kind == "f" and not np.all(np.isfinite(leaf)) for leaf in leaves)
+    return not all(tree.is_finite(leaf) for leaf in leaves)
+
+
+def _kind(dtype: Any) -> int:
+    """Truth values, whole numbers, numbers: each can stand for those before it."""
+    return 2 if jnp.issubdtype(dtype, jnp.floating) else int(dtype != np.bool_)
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An empty array that XLA can use where it is, on the CPU."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size].view(dtype).reshape(shape)
 
 
 def sample_rows(data: Batch, most: int) -> Batch:

@@ -36,6 +36,7 @@ import jax
 import numpy as np
 
 from bayeslearn import storage, tree
+from bayeslearn.batches import Position
 from bayeslearn.errors import (
     CheckpointWarning,
     Interrupted,
@@ -74,7 +75,7 @@ class Found(NamedTuple):
     finished: dict[str, Ref]
     parts: list[Ref]
     place: Any
-    position: tuple[int, str] | None
+    position: Position | None
     elapsed: float
 
 
@@ -91,7 +92,7 @@ class Keeper:
             refuse("checkpoint", folder, "be the name of a folder")
         self.run = secrets.token_hex(8)
         self.asked: Any = None  # by the first process
-        self.position: tuple[int, str] | None = None  # of a stream of batches
+        self.position: Position | None = None  # of a stream of batches
         self.notes: list[str] = []
         self._first: dict[str, Any] | None = None  # the first process's description
         self._first_arrays: dict[str, np.ndarray] = {}
@@ -209,7 +210,7 @@ class Keeper:
                 {str(phase): Ref(*map(str, ref)) for phase, ref in told["finished"].items()},
                 [Ref(*map(str, ref)) for ref in told["parts"]],
                 place,
-                None if position is None else (int(position[0]), str(position[1])),
+                None if position is None else _position(*position),
                 float(told["elapsed"]),
             )
         except Exception as error:
@@ -438,6 +439,11 @@ class Keeper:
         told = f"{state}; go on with bl.resume({str(self.folder)!r}, ...)."
         number, self._caught = self._caught, None
         raise KeyboardInterrupt(told) if number == signal.SIGINT else Interrupted(told)
+
+
+def _position(served: Any, checksum: Any, spoiled: Any = 0) -> Position:
+    """The first checkpoints did not say how many were spoiled."""
+    return Position(int(served), str(checksum), int(spoiled))
 
 
 def check_every(every: Any) -> tuple[int | str, float | None]:

@@ -199,7 +199,7 @@ def all_rows(posterior: Any) -> Any:
     if len(data.y) != round(float(target.num_data)):
         raise ArgumentError(
             f"This needs all {float(target.num_data):.0f} rows, and the posterior of an iterable"
-            f" keeps only its first {len(data.y)}. Fit arrays (x, y)."
+            f" keeps only {len(data.y)} of them. Fit arrays (x, y)."
         )
     return data
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import math
 import os
 import time
@@ -67,7 +66,6 @@ EVAL_BATCH = 16  # of those at a time
 FRESH_LOOKS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 EVAL_ROWS = 8192
 CHUNK = 100  # steps per compiled call
-STREAM_CHUNK = 20
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
@@ -116,13 +114,15 @@ def fit(
     Args:
         model: a `Model`, or a `Target` (a model already bound to data, or a bare log-density).
         algorithm: an algorithm such as `bl.VOGN()`, or its name.
-        data: a pair (x, y) of arrays or data frames, or an iterable of such pairs with `num_data`.
+        data: a pair (x, y) of arrays or data frames; or an iterable of batches (x, y), such as one
+            of `bl.sources`, a loader of PyTorch, a `tf.data.Dataset` or a generator.
         seed: a whole number; the same seed gives the same result.
         num_steps: optimisation steps; "auto": up to 5000, fewer once the lower bound rests or an
             iterator ends, which is a `DataError` where a number was given.
         batch_size: rows per step; "auto": all rows up to 2048, else 256.
         num_chains: chains of a sampler (4 unless said), started apart from each other.
-        num_data: size of the data set behind an iterable.
+        num_data: size of the data set behind an iterable; unless said it is asked of the iterable
+            or counted, for which it must be readable twice.
         validation: (x, y) held out; its log-likelihood then decides when to stop.
         eval_every: steps between looks at the lower bound; one hundredth of the run unless said.
         patience: evaluations without a new best before stopping; None: never. "auto": 20 if
@@ -192,7 +192,7 @@ def resume(
     Args:
         path: the folder.
         data: the same data as in the first run; others are refused. An iterable is read from its
-            beginning up to where the run was.
+            beginning up to where the run was, one of `bl.sources` from there on.
         model, network, algorithm, params: what cannot be written down as data, again: a `Target`,
             a network that is not one of `bl.networks`, an algorithm with an Optax object or a
             function in it. Left out, they are what they were.
@@ -251,7 +251,7 @@ def _first_not_saved(value: Any) -> NotSaved | None:
 
 def _check_rebuilt(model: Model, data: Any, keeper: Keeper) -> None:
     """A network rebuilt from a file must have the weights it had, before any is made."""
-    if not (isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])):
+    if not _is_pair(data) or batches.is_mapped(data):
         return
     x, y = check_data(data)
     try:
@@ -313,7 +313,9 @@ def _fit(
     batch_size, num_data = options["batch_size"], options["num_data"]
     began = time.perf_counter()
     root = jax.random.key(int(options["seed"]))
-    target, start, stream = _bind(model, data, num_data, root)
+    target, start, stream = _bind(model, algorithm, data, options, root)
+    if stream is not None and _is_pair(data):  # a memory map, in batches of this size
+        batch_size = "auto"
     given, first = params, None
     if params is not None and hasattr(params, "to_prior"):
         first, params = params, params.mean
@@ -351,9 +353,7 @@ def _fit(
         }
         keeper.enter(asked, _fingerprints(target, start, held_out))
         if stream is not None:
-            stream.hashed = hashlib.sha256()
-            if keeper.position is not None:
-                stream.skip_to(target, keeper.position)
+            stream.keep(target, keeper.position)
     setting = _Setting(
         target=target,
         stream=stream,
@@ -365,7 +365,8 @@ def _fit(
         chunk_size=chunk_size,
         keeper=keeper,
     )
-    with contextlib.nullcontext() if keeper is None else keeper.listening():
+    reading = contextlib.nullcontext() if stream is None else contextlib.closing(stream)
+    with contextlib.nullcontext() if keeper is None else keeper.listening(), reading:
         return _infer(setting, partly, algorithm, starts, first, options, began)
 
 
@@ -425,6 +426,8 @@ def _infer(
             rest,
             may_end=num_steps == "auto",
         )
+    if stream is not None:
+        notes.extend(stream.notes)
     if stream is not None and stream.spoiled:
         notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
@@ -568,7 +571,7 @@ class _Setting(NamedTuple):
             self.keeper.look(self.phase, place.now, place, self.position)
 
     @property
-    def position(self) -> tuple[int, str] | None:
+    def position(self) -> batches.Position | None:
         return None if self.stream is None else self.stream.position
 
     def kept(self, place: Any) -> Any:
@@ -607,7 +610,7 @@ def _optimise(
     base, root = setting.target if warm is None else warm.target, setting.root
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
-    length = STREAM_CHUNK if setting.stream is not None else CHUNK
+    length = CHUNK if setting.stream is None else setting.stream.length(base)
     most = setting.most(length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
     eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
@@ -653,8 +656,9 @@ def _optimise(
                 setting.look(run)
                 count, stream = min(most, goal - run.at), None
                 if setting.stream is not None:
+                    coming = batches.coming(run.at, goal, num_steps, eval_every, most)
                     with setting.kept(run):
-                        stream, count = setting.stream.chunk(run.target, count, length)
+                        stream, count = setting.stream.chunk(run.target, coming, length)
                         if count == 0 and not may_end:
                             raise DataError(
                                 f"The data iterator ended after {run.at} of {num_steps} steps. Give"
@@ -1087,10 +1091,10 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
 
 
 def _bind(
-    model: Any, data: Any, num_data: int | None, root: Array
+    model: Any, algorithm: Algorithm, data: Any, options: dict[str, Any], root: Array
 ) -> tuple[Target, PyTree, batches.Stream | None]:
     """The target, starting parameters, and the stream if data come as one."""
-    key = _named(root, "network")
+    key, num_data = _named(root, "network"), options["num_data"]
     if isinstance(model, Target):
         if data is not None:
             refuse("data", Shown("data beside a Target"), "be left out: a Target has its own")
@@ -1101,25 +1105,37 @@ def _bind(
         refuse("model", Shown(f"a {type(model).__name__}"), "be a bl.Model or a bl.Target")
     if data is None:
         refuse("data", None, "be a pair (x, y)")
-    is_pair = isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])
-    if is_pair:
-        target, start = model.bind(data, key)
-        return target, start, None
-    if isinstance(data, tuple | np.ndarray | jax.Array) or not isinstance(data, Iterable):
+    source = None
+    if _is_pair(data):
+        if algorithm.takes_minibatches:
+            source = batches.mapped(data, model, options["batch_size"], options["seed"])
+        if source is None:
+            target, start = model.bind(data, key)
+            return target, start, None
+    elif isinstance(data, tuple | np.ndarray | jax.Array) or not isinstance(data, Iterable):
         refuse(
             "data",
             Shown(f"a {type(data).__name__}"),
             "be a pair (x, y), or an iterable of such pairs with `num_data`",
         )
-    if num_data is None:
-        refuse("num_data", None, "be given when data is an iterable of batches")
-    stream = batches.Stream(data)
+    stream = batches.Stream(data if source is None else source)
+    if source is not None:
+        stream.notes.append(
+            f"The memory map was not copied but read in batches of {source.batch_size} rows, as"
+            " bl.sources.arrays does."
+        )
+    num_data = stream.num_data() if num_data is None else num_data
     try:
-        first = stream.peek()
+        first = stream.first(EVAL_ROWS)
     except StopIteration:
         refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
     target, start = model.bind(first, key, num_data=int(num_data))
     return target, start, stream
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether data are arrays (x, y), and not batches of them."""
+    return isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])
 
 
 def _is_table(x: Any) -> bool:

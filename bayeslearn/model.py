@@ -395,7 +395,7 @@ def check_inputs(x: Any) -> PyTree:
             refuse(name, Shown(f"shape {leaf.shape}"), "have at least one row")
         if len(leaf) != len(leaves[0]):
             refuse(name, Shown(f"{len(leaf)} rows"), f"have {len(leaves[0])} rows like {names[0]}")
-        if not np.all(np.isfinite(leaf)):
+        if not tree.is_finite(leaf):
             rows = np.unique(np.argwhere(~np.isfinite(leaf))[:, 0])
             refuse(
                 name,

@@ -27,7 +27,7 @@ ROOMS = [
     {"predictive"},
     {"posterior"},
     {"storage"},
-    {"batches", "chains", "checkpoints", "progress"},
+    {"batches", "chains", "checkpoints", "progress", "sources"},
     {"courses"},
     {"fitting"},
     {"diagnostics", "metrics"},

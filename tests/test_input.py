@@ -128,8 +128,8 @@ AT_ONCE = {
     "three tables": (options(data=(X, Y, Y)), "`data` must be a pair .*, got a tuple"),
     "no model": (options(model=bl.networks.MLP([3])), "`model` must be a bl.Model .*got a MLP"),
     "batches without a count": (
-        options(data=[(X, Y)]),
-        "`num_data` must be given when data is an iterable of batches, got None",
+        options(data=iter([(X, Y)])),
+        "`num_data` must be given when data is an iterator that can be read only once, got None",
     ),
     "no batch": (options(data=[], num_data=5), "`data` must give at least one batch.*without"),
     "no pairs": (options(data=[1, 2, 3], num_data=5), r"`data` must be a pair \(x, y\), got a int"),
