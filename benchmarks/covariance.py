@@ -142,9 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument(
-        "--weights", type=int, nargs="*", help="k (default: 1000; on gpu 10000 too)"
-    )
+    parser.add_argument("--weights", type=int, nargs="*", help="k (default: 1000; gpu: 10000 too)")
     parser.add_argument("--only", nargs="*", help="some of the methods (default: all)")
     parser.add_argument("--table", action="store_true", help="print what was measured and stop")
     arguments = parser.parse_args()

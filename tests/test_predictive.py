@@ -197,7 +197,11 @@ def test_chunks_change_nothing(one, two, classes, monkeypatch):
         p = case.predictive
         return bl.Predictive(p._target, p._draws, p._x)
 
-    assert [rows for rows, _ in fresh(one)._chunks()] == [2, 2, 2, 2, 1]
+    assert [rows for rows, _ in fresh(one)._chunks(held=DRAWS)] == [2, 2, 2, 2, 1]
+    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setitem(module.FILL, "cpu", 12)  # three draws at a time, the last alone
+    assert [rows for rows, _ in fresh(one)._chunks()] == [4, 4, 1]
+    assert fresh(one)._at_once(one.x[:4], DRAWS) == 3
     parts = (fresh(one).log_prob(y), *fresh(one).interval(0.8), fresh(two).covariance())
     parts += (fresh(one).cdf(y), fresh(classes).probs, fresh(two).mean)
     for a, b in zip(whole, parts, strict=True):
