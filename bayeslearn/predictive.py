@@ -28,7 +28,7 @@ from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
 ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
-FILL = {"cpu": 2**11}  # draws x rows evaluated at once: on a CPU what stays in its caches,
+FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
 FILL_DEVICE = 2**16  # elsewhere what fills the device
 CELLS = 2**21  # draws x rows held at once, where all draws of a row are needed together
 BISECTIONS = 60
@@ -246,7 +246,8 @@ def _fold(
     `each` is given, its first array says which draw is meant.
     """
     num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
-    at_once = min(at_once, num)
+    times = -(-num // at_once)
+    at_once = -(-num // times)  # as evenly as can be, so that few are evaluated twice
 
     def one(i: Array, sums: Any) -> Any:
         first = jnp.minimum(i * at_once, num - at_once)
@@ -259,7 +260,7 @@ def _fold(
         places = first + jnp.arange(at_once)
         return add(sums, jax.vmap(function)(params, *chosen[1:]), places, places >= i * at_once)
 
-    return jax.lax.fori_loop(0, -(-num // at_once), one, start)
+    return jax.lax.fori_loop(0, times, one, start)
 
 
 def _zeros(function: Callable[..., Any], draws: PyTree, *each: Any) -> Any:
