@@ -69,6 +69,15 @@ class Lanes:
             return [one(lane) for lane in range(self.num)]
         return list(self._pool.map(one, range(self.num)))
 
+    def pool(self, algorithm: Any, states: list[Any]) -> list[Any]:
+        """What chains have learned in warm-up, pooled."""
+        if self.num_chains == 1:
+            return states
+        together = _pool(algorithm, self.collect(states))
+        if self.is_batched:
+            return [together]
+        return self.place([jax.tree.map(lambda s, c=c: s[c], together) for c in range(self.num)])
+
     def gather(self, values: list[Any], count: int) -> Any:
         """Arrays with leading axes (chains, steps)."""
         if self.is_batched:
@@ -121,6 +130,11 @@ def draw(
         return jax.lax.fori_loop(0, count, one_draw, (state, infos, kept))
 
     return jax.vmap(chain)(state, key) if is_batched else chain(state, key)
+
+
+@jax.jit
+def _pool(algorithm: Any, states: Any) -> Any:
+    return algorithm.pool(states)
 
 
 @jax.jit

@@ -834,18 +834,23 @@ def _sample(
     compile_time = time.perf_counter() - timer
 
     total = algorithm.num_warmup + algorithm.num_samples * algorithm.thin
+    meetings = algorithm.meetings()
     with Progress(algorithm.name, total, setting.progress) as bar, lanes:
         while (run.warmup_left or run.draws_left) and not run.ended:
             setting.look(run)
             is_warmup = run.warmup_left > 0
             inner = 1 if is_warmup else algorithm.thin
             count = min(most, run.warmup_left or run.draws_left)
+            if (meeting := min((m for m in meetings if m > run.step), default=None)) is not None:
+                count = min(count, meeting - run.step)
             results = lanes.run(advance, run.states, run.step, count, inner)
             run.states = [result[0] for result in results]
             infos = lanes.gather([result[1] for result in results], count)
             for name, values in infos._asdict().items():
                 run.trace.setdefault(("warmup_" if is_warmup else "") + name, []).append(values)
             run.step += count * inner
+            if run.step == meeting:
+                run.states = lanes.pool(algorithm, run.states)
             if is_warmup:
                 run.warmup_left -= count
             else:

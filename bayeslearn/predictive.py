@@ -1,10 +1,13 @@
 """Predictive: what the posterior says about new inputs.
 
-Every quantity is computed on demand in chunks of rows, over all draws at once, so that memory
-does not grow with the number of rows. Regression: total variance = epistemic + aleatoric, where
-epistemic is the variance of the draws' means (1/(S-1)) and aleatoric the mean noise variance.
-Classification: entropy of the mean probabilities = epistemic (mutual information) + aleatoric
-(mean entropy), in nats.
+Every quantity is computed on demand in chunks of rows, and for each chunk in a compiled loop over
+the draws, as many at once as fill the device (`ROWS`, `at_once`). Moments, probabilities and
+log-probabilities are summed up as the draws go by, so that memory grows neither with the number of
+rows nor with that of draws; quantiles hold one chunk's outputs of all draws.
+
+Regression: total variance = epistemic + aleatoric, where epistemic is the variance of the draws'
+means (1/(S-1)) and aleatoric the mean noise variance. Classification: entropy of the mean
+probabilities = epistemic (mutual information) + aleatoric (mean entropy), in nats.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ from bayeslearn.model import Target
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
-CELLS = 2**16  # draws x rows evaluated at once
+ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
+FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
+FILL_DEVICE = 2**16  # elsewhere what fills the device
+CELLS = 2**21  # draws x rows held at once, where all draws of a row are needed together
 BISECTIONS = 60
 SAMPLES = 4096  # of a row, where its distribution function is not known
 
@@ -106,14 +112,15 @@ class Predictive:
     @double_precision
     def log_prob_by_draw(self, y: Any) -> np.ndarray:
         """log p(y) of each row under each draw of the weights: (draws, rows)."""
-        return self._by_rows(_log_terms, self._observed(y)).T
+        return self._by_rows(_log_terms, self._observed(y), held=self.num_samples).T
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval for a new observation."""
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             refuse("level", level, "be between 0 and 1, such as 0.9")
         tail = (1.0 - level) / 2.0
-        return self.quantile(tail), self.quantile(1.0 - tail)
+        lower, upper = self._quantiles([tail, 1.0 - tail])
+        return lower, upper
 
     def quantile(self, q: float) -> np.ndarray:
         """Quantile of a new observation: the mixture over draws, inverted exactly.
@@ -121,12 +128,16 @@ class Predictive:
         Of a count it is the least whole number that reaches q. A custom likelihood's is estimated
         from 4096 samples.
         """
-        self._need("regression", "quantile and interval")
         if not isinstance(q, numbers.Real) or not 0 < q < 1:
             refuse("q", q, "be between 0 and 1")
-        function = _sampled_quantile if self._by_samples else _quantile
-        values = self._by_rows(partial(function, np.float64(q)))
-        return self._like_y(values)
+        return self._quantiles([q])[0]
+
+    def _quantiles(self, qs: list[float]) -> list[np.ndarray]:
+        """Several quantiles of each row, for which the network is evaluated once."""
+        self._need("regression", "quantile and interval")
+        function = _sampled_quantiles if self._by_samples else _quantiles
+        values = self._by_rows(partial(function, np.asarray(qs, np.float64)), held=self._num_held)
+        return [self._like_y(values[:, place]) for place in range(len(qs))]
 
     @double_precision
     def cdf(self, y: Any) -> np.ndarray:
@@ -139,7 +150,7 @@ class Predictive:
         self._need("regression", "cdf")
         function = _sampled_cdfs if self._by_samples else _cdfs
         stacked = jnp.stack([self._observed(y) for y in points], axis=1)
-        values = self._by_rows(function, stacked)
+        values = self._by_rows(function, stacked, held=self._num_held)
         return [self._like_y(values[:, place]) for place in range(len(points))]
 
     @double_precision
@@ -148,10 +159,12 @@ class Predictive:
         key = jax.random.key(key) if isinstance(key, int | np.integer) else key
         key_draw, key_noise = jax.random.split(key)
         chosen = jax.random.randint(key_draw, (num,), 0, self.num_samples)
-        draws = jax.tree.map(lambda w: w[chosen], self._draws)
         parts = []
-        for index, (rows, x) in enumerate(self._chunks()):
-            values = _sample(self._target, draws, x, jax.random.fold_in(key_noise, index))
+        for index, (rows, x) in enumerate(self._chunks(held=num)):
+            key = jax.random.fold_in(key_noise, index)
+            values = _sample(
+                self._target, self._draws, x, chosen, key, at_once=self._at_once(x, num)
+            )
             parts.append(np.asarray(values)[:, :rows])
         values = np.concatenate(parts, axis=1)
         return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
@@ -168,22 +181,32 @@ class Predictive:
     def _observed(self, y: Any) -> Array:
         return self._target.batch((self._x, self._check_y(y))).y
 
-    def _chunks(self, *more: Array):
+    @property
+    def _num_held(self) -> int:
+        """Values of a row that its quantiles need together."""
+        return max(self.num_samples, SAMPLES if self._by_samples else 1)
+
+    def _chunks(self, *more: Array, held: int = 1):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
-        cells = max(self.num_samples, SAMPLES if self._by_samples else 1)
         # Few sizes, so that another number of rows seldom compiles again.
-        size = max(1, min(1 << (self.num_rows - 1).bit_length(), CELLS // cells))
+        size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // held))
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
             yield rows, *jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
 
+    def _at_once(self, x: PyTree, num: int) -> int:
+        """Draws evaluated together on these rows, by a fixed rule."""
+        fill = FILL.get(jax.default_backend(), FILL_DEVICE)
+        return max(1, min(num, fill // len(jax.tree.leaves(x)[0])))
+
     @double_precision
-    def _by_rows(self, function: Callable[..., Any], *more: Array) -> Any:
+    def _by_rows(self, function: Callable[..., Any], *more: Array, held: int = 1) -> Any:
         jitted = _jitted(function)
         parts = []
-        for rows, *arrays in self._chunks(*more):
-            values = jitted(self._target, self._draws, *arrays)
+        for rows, x, *arrays in self._chunks(*more, held=held):
+            at_once = self._at_once(x, self.num_samples)
+            values = jitted(self._target, self._draws, x, *arrays, at_once=at_once)
             parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], values))
         return jax.tree.map(lambda *p: np.concatenate(p), *parts)
 
@@ -202,39 +225,126 @@ def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(function, partial):
         return partial(_jitted(function.func), *function.args)
     if function not in _cache:
-        _cache[function] = jax.jit(function)
+        _cache[function] = jax.jit(function, static_argnames="at_once")
     return _cache[function]
 
 
 _cache: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
-def _over_draws(target: Target, draws: PyTree, x: PyTree, function: Callable) -> Any:
-    """function(outputs, likelihood params) for every draw and row: leading axes (draws, rows)."""
+def _fold(
+    function: Callable[..., Any],
+    add: Callable[[Any, Any, Array, Array], Any],
+    start: Any,
+    draws: PyTree,
+    at_once: int,
+    *each: Array,
+) -> Any:
+    """`start` with `add`ed function(draw, *each) of all draws, `at_once` at a time.
 
-    def one(params: PyTree) -> Any:
+    The last ones are filled up with draws that came before; `add` is told which are new. Where
+    `each` is given, its first array says which draw is meant.
+    """
+    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    times = -(-num // at_once)
+    at_once = -(-num // times)  # as evenly as can be, so that few are evaluated twice
+
+    def one(i: Array, sums: Any) -> Any:
+        first = jnp.minimum(i * at_once, num - at_once)
+
+        def some(values: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(values, first, at_once)
+
+        chosen = [some(values) for values in each]
+        params = jax.tree.map(lambda w: w[chosen[0]] if each else some(w), draws)
+        places = first + jnp.arange(at_once)
+        return add(sums, jax.vmap(function)(params, *chosen[1:]), places, places >= i * at_once)
+
+    return jax.lax.fori_loop(0, times, one, start)
+
+
+def _zeros(function: Callable[..., Any], draws: PyTree, *each: Any) -> Any:
+    """Zeros of the shapes of function(draw, *each)."""
+    shapes = jax.eval_shape(function, jax.tree.map(lambda w: w[0], draws), *each)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+def _stack(function: Callable[..., Any], draws: PyTree, at_once: int, *each: Array) -> Array:
+    """function(draw, *each) of all draws along a leading axis."""
+    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    like = _zeros(function, draws, *(values[0] for values in each[1:]))
+    start = jnp.zeros((num, *like.shape), like.dtype)
+
+    def put(stacked: Array, values: Array, places: Array, is_new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(stacked, values, places[0], 0)
+
+    return _fold(function, put, start, draws, at_once, *each)
+
+
+def _of_rows(target: Target, x: PyTree, *functions: Callable) -> Callable[[PyTree], tuple]:
+    """Of a draw: each function(outputs, likelihood params) at every row."""
+
+    def of_draw(params: PyTree) -> tuple:
         outputs = target.outputs(params, x).astype(jnp.float64)
         own = tree.double(params["likelihood"])
-        return jax.vmap(lambda o: function(o, own))(outputs)
+        return tuple(jax.vmap(lambda o, f=f: f(o, own))(outputs) for f in functions)
 
-    return jax.vmap(one)(draws)
-
-
-def _moments(target: Target, draws: PyTree, x: PyTree) -> dict[str, Array]:
-    likelihood = target.likelihood
-    means = _over_draws(target, draws, x, likelihood.mean)
-    noise = _over_draws(target, draws, x, likelihood.variance)
-    return {
-        "mean": jnp.mean(means, axis=0),
-        "epistemic": jnp.sum((means - jnp.mean(means, 0)) ** 2, 0) / max(len(means) - 1, 1),
-        "aleatoric": jnp.mean(noise, axis=0),
-    }
+    return of_draw
 
 
-def _class_summary(target: Target, draws: PyTree, x: PyTree) -> dict[str, Array]:
-    probs = _over_draws(target, draws, x, target.likelihood.probs)
-    mean = jnp.mean(probs, axis=0)
-    aleatoric = jnp.mean(_entropy(probs), axis=0)
+def _spread(
+    target: Target, draws: PyTree, x: PyTree, noise: Callable, square: Callable, at_once: int
+) -> tuple[Array, Array, Array]:
+    """Mean of the draws' means, their variance by `square` (1/(S-1)), and the mean noise."""
+    function = _of_rows(target, x, target.likelihood.mean, noise)
+    mean, of_noise = _zeros(function, draws)
+    start = (jnp.zeros((), jnp.float64), mean, square(mean), of_noise)
+
+    def add(sums: tuple, values: tuple, places: Array, is_new: Array) -> tuple:
+        """Two sets of draws make one: their means' distance adds to the spread."""
+        count, mean, squares, noise = sums
+
+        def total(v: Array) -> Array:
+            return jnp.sum(v, axis=0, where=is_new.reshape(-1, *[1] * (v.ndim - 1)))
+
+        num = jnp.sum(is_new)
+        own = total(values[0]) / num
+        both = count + num
+        away = own - mean
+        squares = squares + total(square(values[0] - own)) + square(away) * (count * num / both)
+        return both, mean + away * (num / both), squares, noise + total(values[1])
+
+    count, mean, squares, noises = _fold(function, add, start, draws, at_once)
+    return mean, squares / jnp.maximum(count - 1, 1), noises / count
+
+
+def _moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    mean, epistemic, aleatoric = _spread(
+        target, draws, x, target.likelihood.variance, jnp.square, at_once
+    )
+    return {"mean": mean, "epistemic": epistemic, "aleatoric": aleatoric}
+
+
+def _covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    def square(v: Array) -> Array:
+        return v[..., :, None] * v[..., None, :]
+
+    _, epistemic, noise = _spread(target, draws, x, target.likelihood.covariance, square, at_once)
+    return epistemic + noise
+
+
+def _class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    def function(params: PyTree) -> tuple[Array, Array]:
+        (probs,) = _of_rows(target, x, target.likelihood.probs)(params)
+        return probs, _entropy(probs)
+
+    def add(sums: tuple, values: tuple, places: Array, is_new: Array) -> tuple:
+        return jax.tree.map(
+            lambda s, v: s + jnp.tensordot(is_new.astype(v.dtype), v, 1), sums, values
+        )
+
+    sums = _fold(function, add, _zeros(function, draws), draws, at_once)
+    mean, aleatoric = (s / len(jax.tree.leaves(draws)[0]) for s in sums)
     epistemic = jnp.maximum(_entropy(mean) - aleatoric, 0.0)
     return {"probs": mean, "epistemic": epistemic, "aleatoric": aleatoric}
 
@@ -243,99 +353,121 @@ def _entropy(probs: Array) -> Array:
     return -jnp.sum(jax.scipy.special.xlogy(probs, probs), axis=-1)
 
 
-def _covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
-    means = _over_draws(target, draws, x, target.likelihood.mean)
-    noise = jnp.mean(_over_draws(target, draws, x, target.likelihood.covariance), axis=0)
-    centred = means - jnp.mean(means, axis=0)
-    epistemic = jnp.einsum("sri,srj->rij", centred, centred) / max(len(means) - 1, 1)
-    return epistemic + noise
-
-
-def _class_covariance(target: Target, draws: PyTree, x: PyTree) -> Array:
-    mean = jnp.mean(_over_draws(target, draws, x, target.likelihood.probs), axis=0)
+def _class_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    mean = _class_summary(target, draws, x, at_once)["probs"]
     return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
 
 
-def _log_terms(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
-    def one(params: PyTree) -> Array:
+def _log_term(target: Target, x: PyTree, y: Array) -> Callable[[PyTree], Array]:
+    """Of a draw: log p(y) of each row."""
+
+    def of_draw(params: PyTree) -> Array:
         outputs = target.outputs(params, x).astype(jnp.float64)
         own = tree.double(params["likelihood"])
         return jax.vmap(lambda o, v: target.likelihood.log_prob(o, v, own))(outputs, y)
 
-    return jax.vmap(one, out_axes=1)(draws)
+    return of_draw
 
 
-def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array) -> Array:
-    terms = _log_terms(target, draws, x, y)
-    return jax.nn.logsumexp(terms, axis=1) - jnp.log(terms.shape[1])
+def _log_terms(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    return _stack(_log_term(target, x, y), draws, at_once).T
 
 
-def _outputs(target: Target, draws: PyTree, x: PyTree) -> Array:
-    return jax.vmap(lambda params: target.outputs(params, x).astype(jnp.float64))(draws)
+def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    function = _log_term(target, x, y)
+    zeros = _zeros(function, draws)
+
+    def add(sums: tuple, terms: Array, places: Array, is_new: Array) -> tuple:
+        """The sum of exponentials beside the largest term so far."""
+        old, summed = sums
+        terms = jnp.where(is_new[:, None], terms, -jnp.inf)
+        largest = jnp.maximum(old, jnp.max(terms, axis=0))
+        safe = jnp.where(jnp.isinf(largest), 0.0, largest)
+        summed = summed * jnp.exp(old - safe) + jnp.sum(jnp.exp(terms - safe), axis=0)
+        return largest, summed
+
+    start = (zeros - jnp.inf, zeros)
+    largest, summed = _fold(function, add, start, draws, at_once)
+    safe = jnp.where(jnp.isinf(largest), 0.0, largest)
+    return jnp.log(summed) + safe - jnp.log(len(jax.tree.leaves(draws)[0]))
+
+
+def _outputs(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    return _stack(lambda params: target.outputs(params, x), draws, at_once).astype(jnp.float64)
 
 
 def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
     """Of the mixture over draws, whose networks gave `outputs` (draws, rows, ...)."""
-
-    def one(params: PyTree, outputs: Array) -> Array:
-        own = tree.double(params["likelihood"])
-        return jax.vmap(lambda o, v: target.likelihood.cdf(o, v, own))(outputs, y)
-
-    return jnp.mean(jax.vmap(one)(draws, outputs), axis=0)
+    own = tree.double(draws["likelihood"])
+    cdf = jax.vmap(jax.vmap(target.likelihood.cdf, (0, 0, None)), (0, None, 0))
+    return jnp.mean(cdf(outputs, y, own), axis=0)
 
 
-def _cdfs(target: Target, draws: PyTree, x: PyTree, points: Array) -> Array:
-    outputs = _outputs(target, draws, x)
+def _cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    outputs = _outputs(target, draws, x, at_once)
     values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
 
 
-def _quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
+def _quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     """Bisection on the mixture's distribution function.
 
     It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
     """
-    likelihood = target.likelihood
-    means = _over_draws(target, draws, x, likelihood.mean)
-    stds = jnp.sqrt(_over_draws(target, draws, x, likelihood.variance))
-    odds = jnp.sqrt(q / (1.0 - q))
-    outputs = _outputs(target, draws, x)
-    ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
+    likelihood, own = target.likelihood, tree.double(draws["likelihood"])
+    outputs = _outputs(target, draws, x, at_once)
+    means, variances = (
+        jax.vmap(jax.vmap(of, (0, None)))(outputs, own)
+        for of in (likelihood.mean, likelihood.variance)
+    )
+    stds = jnp.sqrt(variances)
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
+    def one(q: Array) -> Array:
+        odds = jnp.sqrt(q / (1.0 - q))
+        ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
+
+        def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = 0.5 * (low + high)
+            is_below = _cdf(target, draws, outputs, middle) < q
+            return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
+
+        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
         middle = 0.5 * (low + high)
-        is_below = _cdf(target, draws, outputs, middle) < q
-        return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
+        return jnp.round(middle) if likelihood.is_discrete else middle
 
-    low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-    middle = 0.5 * (low + high)
-    return jnp.round(middle) if likelihood.is_discrete else middle
+    return jnp.moveaxis(jax.lax.map(one, qs), 0, 1)
 
 
-def _row_samples(target: Target, draws: PyTree, x: PyTree) -> Array:
+def _row_samples(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     """About `SAMPLES` new observations of each row, as many of every draw."""
-    each = -(-SAMPLES // len(jax.tree.leaves(draws)[0]))
-    repeated = jax.tree.map(lambda w: jnp.repeat(w, each, axis=0), draws)
-    return _sample(target, repeated, x, jax.random.key(0)).astype(jnp.float64)
+    num = len(jax.tree.leaves(draws)[0])
+    chosen = jnp.repeat(jnp.arange(num), -(-SAMPLES // num))
+    samples = _sample(target, draws, x, chosen, jax.random.key(0), at_once=at_once)
+    return samples.astype(jnp.float64)
 
 
-def _sampled_quantile(q: Array, target: Target, draws: PyTree, x: PyTree) -> Array:
-    return jnp.quantile(_row_samples(target, draws, x), q, axis=0, method="nearest")
+def _sampled_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    samples = _row_samples(target, draws, x, at_once)
+    return jnp.moveaxis(jnp.quantile(samples, qs, axis=0, method="nearest"), 0, 1)
 
 
-def _sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array) -> Array:
-    samples = _row_samples(target, draws, x)
+def _sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    samples = _row_samples(target, draws, x, at_once)
     values = jax.lax.map(lambda y: jnp.mean(samples <= y, axis=0), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
 
 
-@jax.jit
-def _sample(target: Target, draws: PyTree, x: PyTree, key: Array) -> Array:
+@partial(jax.jit, static_argnames="at_once")
+def _sample(
+    target: Target, draws: PyTree, x: PyTree, chosen: Array, key: Array, *, at_once: int
+) -> Array:
+    """A new observation of each row by each of the `chosen` draws."""
+
     def one(params: PyTree, key: Array) -> Array:
         outputs = target.outputs(params, x).astype(jnp.float64)
         own = tree.double(params["likelihood"])
         keys = jax.random.split(key, len(outputs))
         return jax.vmap(lambda k, o: target.likelihood.sample(k, o, own))(keys, outputs)
 
-    return jax.vmap(one)(draws, jax.random.split(key, len(jax.tree.leaves(draws)[0])))
+    return _stack(one, draws, at_once, chosen, jax.random.split(key, len(chosen)))

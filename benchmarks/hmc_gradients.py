@@ -1,6 +1,6 @@
 """HMC's gradients per second, as a share of a bare loop of the same gradients.
 
-    python benchmarks/hmc_gradients.py [--repeats 20]
+    python benchmarks/hmc_gradients.py [--repeats 20] [--chains 1]
 
 The problem: a 13-50-1 tanh network with learned noise, 455 synthetic rows, one chain, 32 leapfrog
 steps. `bl.fit` calls back after every chunk of 50 draws; what is timed is the wall time of such a
@@ -8,6 +8,7 @@ chunk after warm-up, with all that `fit` does around the compiled call, and with
 the callback the bare loop runs: as many `value_and_grad` of the same log-joint, at float64
 positions that move a little each time, in one vector as in HMC (faster than leaf by leaf). So the
 two alternate within one run and share the machine's moods. The ratio is the median of the pairs.
+With `--chains 4` the gradients of all chains count, beside the same single bare loop.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def bare_loop(target: bl.Target, params: dict, count: int) -> tuple[jax.Array, j
     return jax.lax.fori_loop(0, count, one, start)
 
 
-def measure(repeats: int) -> dict:
+def measure(repeats: int, chains: int) -> dict:
     target, params = make_target()
     with jax.enable_x64(True):
         position = tree.double(params)
@@ -83,12 +84,13 @@ def measure(repeats: int) -> dict:
         algorithm,
         seed=0,
         params=params,
-        num_chains=1,
+        num_chains=chains,
         progress=False,
         chunk_size=DRAWS,
         callback=between_chunks,
     )
-    gradients = posterior.trace["num_gradients"][0].reshape(repeats, DRAWS).sum(axis=1)
+    per_draw = posterior.trace["num_gradients"].sum(axis=0)
+    gradients = per_draw.reshape(repeats, DRAWS).sum(axis=1)
     hmc = [n / s for n, s in zip(gradients, chunk_seconds, strict=True)]
     bare = [count / s for s in bare_seconds]
     ratios = [h / b for h, b in zip(hmc, bare, strict=True)]
@@ -100,6 +102,7 @@ def measure(repeats: int) -> dict:
         "hmc_gradients_per_second": round(statistics.median(hmc)),
         "bare_gradients_per_second": round(statistics.median(bare)),
         "acceptance": round(float(posterior.trace["acceptance"].mean()), 3),
+        "chains": chains,
         "repeats": repeats,
         "gradients_per_repeat": count,
     }
@@ -121,14 +124,16 @@ def environment() -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20, help="pairs of chunks (default 20)")
-    repeats = parser.parse_args().repeats
-    if repeats < 2:
+    parser.add_argument("--chains", type=int, default=1, help="chains (default 1)")
+    arguments = parser.parse_args()
+    if arguments.repeats < 2:
         parser.error("--repeats must be at least 2")
     before = environment()
-    result = measure(repeats)
+    result = measure(arguments.repeats, arguments.chains)
+    goal = "at least 0.95" if arguments.chains == 1 else "4 chains on 2 cores 1.8 of one chain's"
     print(
         f"HMC does {result['hmc_gradients_per_second']} gradients/s, a bare loop"
-        f" {result['bare_gradients_per_second']}: ratio {result['ratio']:.3f} (goal: at least 0.9)"
+        f" {result['bare_gradients_per_second']}: ratio {result['ratio']:.3f} (goal: {goal})"
     )
     print(json.dumps(result | before))
 

@@ -197,11 +197,32 @@ def test_chunks_change_nothing(one, two, classes, monkeypatch):
         p = case.predictive
         return bl.Predictive(p._target, p._draws, p._x)
 
-    assert [rows for rows, _ in fresh(one)._chunks()] == [2, 2, 2, 2, 1]
+    assert [rows for rows, _ in fresh(one)._chunks(held=DRAWS)] == [2, 2, 2, 2, 1]
+    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setitem(module.FILL, "cpu", 12)  # three draws at a time, the last alone
+    assert [rows for rows, _ in fresh(one)._chunks()] == [4, 4, 1]
+    assert fresh(one)._at_once(one.x[:4], DRAWS) == 3
     parts = (fresh(one).log_prob(y), *fresh(one).interval(0.8), fresh(two).covariance())
     parts += (fresh(one).cdf(y), fresh(classes).probs, fresh(two).mean)
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_the_same_shapes_do_not_compile_again(one, compiles):
+    """Other draws and rows, another level and key."""
+
+    def ask(p, y, level, seed):
+        p.mean, p.covariance(), p.log_prob(y), p.cdf(y), p.interval(level), p.sample(seed, 20)
+
+    p = one.predictive
+    y = np.zeros(ROWS)
+    ask(bl.Predictive(p._target, p._draws, p._x), y, 0.9, 0)
+    with inside_double_precision():
+        draws = jax.tree.map(lambda w: 0.5 * w, p._draws)
+        x = p._x + 1.0
+    with compiles() as seen:
+        ask(bl.Predictive(p._target, draws, x), y + 1.0, 0.5, 1)
+    assert not seen, seen
 
 
 def test_one_row_is_like_the_same_row_among_many(one):

@@ -121,6 +121,14 @@ class Algorithm(eqx.Module):
     def position(self, state: Any) -> PyTree:
         return state.position
 
+    def meetings(self) -> tuple[int, ...]:
+        """Numbers of steps after which a sampler's chains pool what they have learned."""
+        return ()
+
+    def pool(self, states: Any) -> Any:
+        """The states of all chains, along a leading axis, after such a meeting."""
+        return states
+
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
         raise NotImplementedError
 

@@ -176,5 +176,11 @@ class HMC(Algorithm):
         state = HMCState(unravel(new[0]), new[1], unravel(new[2]), state.count + 1, warmup)
         return state, info
 
+    def meetings(self) -> tuple[int, ...]:
+        return () if self.mass_matrix == "identity" else warming.meetings(self.num_warmup)
+
+    def pool(self, states: HMCState) -> HMCState:
+        return states._replace(warmup=warming.pooled(states.warmup))
+
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Draws:
         return Draws(draws)

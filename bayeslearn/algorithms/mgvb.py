@@ -33,7 +33,7 @@ from bayeslearn.algorithms.gaussian import (
     hold_mean,
     hold_spectrum,
 )
-from bayeslearn.geometry.frame import Function, Spectrum
+from bayeslearn.geometry.frame import Function, Symmetric
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -46,7 +46,7 @@ def retraction(b: Array) -> Array:
 def manifold_step(
     state: GaussianState,
     mean_gradient: PyTree,
-    cov_gradient: Spectrum,
+    cov_gradient: Symmetric,
     *,
     beta: Array,
     momentum: float | None,
@@ -60,7 +60,7 @@ def manifold_step(
     )
     if momentum is None:
         memory: Any = ()
-        spectrum = cov_gradient
+        spectrum = frame.spectrum(cov_gradient)
         new_mean = frame.draw(mean_gradient)
     else:
         natural = jax.tree.map(jnp.subtract, frame.draw(mean_gradient), frame.mean)

@@ -194,7 +194,8 @@ class NaturalGradient(GaussianVI):
         if self.q is not None:
             return self._generic_step(key, target, state, batch)
         told, beta, frame = self.estimate(key, target, state, batch), self.rate(state), state.frame
-        held, clipped, largest = hold_spectrum(told.cov.scaled(2.0 * beta), self.guards)
+        spectrum = frame.spectrum(told.cov).scaled(2.0 * beta)
+        held, clipped, largest = hold_spectrum(spectrum, self.guards)
         move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, told.mean)
         move, shortened = hold_mean(move, self.guards)
         spread = jax.tree.map(lambda b, s: b.astype(s.dtype), frame.dense(held), _like(frame))

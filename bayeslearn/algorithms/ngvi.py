@@ -17,7 +17,7 @@ mean's step (errata 66).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,26 +30,27 @@ from bayeslearn.algorithms.gaussian import (
     hold_mean,
     hold_spectrum,
 )
-from bayeslearn.geometry.frame import Spectrum
+from bayeslearn.geometry.frame import Symmetric
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
 
 def natural_step(
-    frame: object,
+    frame: Any,
     mean_gradient: PyTree,
-    cov_gradient: Spectrum,
+    cov_gradient: Symmetric,
     beta: Array,
     is_new: bool,
     guards: bool,
-) -> tuple[object, Array, Array]:
+) -> tuple[Any, Array, Array]:
     """One step in natural parameters: new frame, whether a guard acted, largest eigenvalue."""
-    step, clipped, largest = hold_spectrum(cov_gradient.scaled(-2.0 * beta), guards)
+    spectrum = frame.spectrum(cov_gradient).scaled(-2.0 * beta)
+    step, clipped, largest = hold_spectrum(spectrum, guards)
     move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, mean_gradient)
     if is_new:
-        move = frame.apply(step, lambda b: 1.0 / (1.0 + b), move)  # type: ignore[attr-defined]
+        move = frame.apply(step, lambda b: 1.0 / (1.0 + b), move)
     move, shortened = hold_mean(move, guards)
-    new = frame.move(move, step, lambda b: 1.0 / jnp.sqrt(1.0 + b))  # type: ignore[attr-defined]
+    new = frame.move(move, step, lambda b: 1.0 / jnp.sqrt(1.0 + b))
     return new, clipped | shortened, largest
 
 

@@ -63,11 +63,13 @@ class NUTS(Algorithm):
     ) -> tuple[HMCState, NUTSInfo]:
         from blackjax.mcmc import hmc, nuts
 
+        # One vector for all weights, as in HMC.
+        unravel = tree.unraveler(state.position)
         kernel = nuts.build_kernel()
         new, told = kernel(
             key,
-            hmc.HMCState(state.position, state.log_density, state.gradient),
-            target.log_joint,
+            hmc.HMCState(tree.ravel(state.position), state.log_density, tree.ravel(state.gradient)),
+            lambda v: target.log_joint(unravel(v)),
             state.warmup.step_size,
             state.warmup.inverse_mass,
             self.max_doublings,
@@ -89,8 +91,14 @@ class NUTS(Algorithm):
             state.warmup.step_size,
             told.num_integration_steps,
         )
-        state = HMCState(new.position, new.logdensity, new.logdensity_grad, state.count + 1, warmup)
-        return state, info
+        position, gradient = unravel(new.position), unravel(new.logdensity_grad)
+        return HMCState(position, new.logdensity, gradient, state.count + 1, warmup), info
+
+    def meetings(self) -> tuple[int, ...]:
+        return () if self.mass_matrix == "identity" else warming.meetings(self.num_warmup)
+
+    def pool(self, states: HMCState) -> HMCState:
+        return states._replace(warmup=warming.pooled(states.warmup))
 
     def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Draws:
         return Draws(draws)

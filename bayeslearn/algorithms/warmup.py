@@ -2,7 +2,9 @@
 
 Stan's scheme, with BlackJAX's parts: a first phase adapts the step size alone, growing windows
 re-estimate the posterior covariance, a last phase settles the step size. Which phase a step is
-in follows from its count, so that a run can be cut anywhere.
+in follows from its count, so that a run can be cut anywhere. Where a window ends, chains that run
+side by side go on from the mean of what each has learned (`pooled`): the covariance from as many
+times more draws, and one step size to adapt on from.
 """
 
 from __future__ import annotations
@@ -33,6 +35,29 @@ def windows(num_warmup: int) -> tuple[Array, Array]:
     with jax.ensure_compile_time_eval():
         schedule = np.asarray(build_schedule(num_warmup), dtype=np.int32).reshape(-1, 2)
     return jnp.asarray(schedule[:, 0] == 1), jnp.asarray(schedule[:, 1] == 1)
+
+
+def meetings(num_warmup: int) -> tuple[int, ...]:
+    """Numbers of steps after which chains pool what they have learned."""
+    if num_warmup == 0:
+        return ()
+    return tuple(int(end) + 1 for end in np.flatnonzero(np.asarray(windows(num_warmup)[1])))
+
+
+def pooled(warmup: Warmup) -> Warmup:
+    """Of chains along a leading axis, right after a window: the same for all, their mean.
+
+    Of the logarithms of step sizes, and of the covariances within each chain: where chains are
+    apart from each other says how far they have mixed, not how long a step may be.
+    """
+
+    def mean(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        return jnp.broadcast_to(jnp.mean(leaf, axis=0), leaf.shape)
+
+    new = jax.tree.map(mean, warmup)
+    return new._replace(step_size=jnp.exp(mean(jnp.log(warmup.step_size))))
 
 
 def start(

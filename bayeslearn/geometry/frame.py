@@ -9,11 +9,12 @@ With g = C^T grad_mean and G = C^T grad_cov C, the gradients of the lower bound 
 
 so a step of NGVI, VON, QBVI, MGVB or EMGVB is a choice of f and s. Parallel transport of the
 affine-invariant metric is the identity here, the covariance stays positive definite whenever f
-is positive, and no system is solved. A sum over S draws has rank at most 2S: `Spectrum` then
-holds that many eigenvectors, and a step costs O(k^2 S) and not O(k^3).
+is positive, and no system is solved. A sum over S draws is kept as its terms (`Outer`) until it is
+needed: as a matrix by momentum, decomposed (`Spectrum`) by a move. Its rank is at most 2S, so that
+a move takes that many eigenvectors, and a step costs O(k^2 S) and not O(k^3).
 
 Two frames: `DiagonalFrame` works leaf by leaf, `BlockFrame` on blocks of leaves (one block for a
-full covariance).
+full covariance), those of equal size batched.
 """
 
 from __future__ import annotations
@@ -69,6 +70,24 @@ class Spectrum(NamedTuple):
 
         held = Spectrum(jax.tree.map(hold, self.values), self.vectors, shift)
         return held, smallest, largest
+
+
+class Outer(NamedTuple):
+    """A symmetric matrix shift * I + factor * sym(mean_s a_s b_s^T) per block, as its terms."""
+
+    a: tuple[Array, ...]  # (draws, size) of each block
+    b: tuple[Array, ...]
+    factor: Array
+    shift: Array
+
+    def scaled(self, factor: Any) -> Outer:
+        return self._replace(factor=factor * self.factor, shift=factor * self.shift)
+
+    def shifted(self, amount: Any) -> Outer:
+        return self._replace(shift=self.shift + amount)
+
+
+Symmetric = Spectrum | Outer
 
 
 class DiagonalFrame(eqx.Module):
@@ -130,8 +149,11 @@ class DiagonalFrame(eqx.Module):
         """The matrix itself (here its diagonal), as momentum keeps it."""
         return jax.tree.map(lambda v: v + spectrum.shift.astype(v.dtype), spectrum.values)
 
-    def spectrum(self, dense: PyTree) -> Spectrum:
-        return Spectrum(dense, None, jnp.zeros((), jnp.float64))
+    def spectrum(self, matrix: Any) -> Spectrum:
+        """From a diagonal; a spectrum is left as it is."""
+        if isinstance(matrix, Spectrum):
+            return matrix
+        return Spectrum(matrix, None, jnp.zeros((), jnp.float64))
 
 
 class BlockFrame(eqx.Module):
@@ -184,63 +206,92 @@ class BlockFrame(eqx.Module):
         return tuple(jnp.split(flat, ends, axis=1))
 
     def draw(self, noise: tuple[Array, ...]) -> PyTree:
-        moved = self.join(tuple(c @ e for c, e in zip(self.factors, noise, strict=True)))
+        moved = self.join(_each(jnp.matmul, self.factors, noise))
         return jax.tree.map(jnp.add, self.mean, moved)
 
     def pull(self, gradient: PyTree) -> tuple[Array, ...]:
-        return tuple(g @ c for c, g in zip(self.factors, self.split(gradient), strict=True))
+        return _each(jnp.matmul, self.split(gradient), self.factors)
 
-    def outer(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> Spectrum:
-        pairs = [_mean_outer(x, y) for x, y in zip(a, b, strict=True)]
-        values, vectors = zip(*pairs, strict=True)
-        return Spectrum(values, vectors, jnp.zeros((), jnp.float64))
+    def outer(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> Outer:
+        """Symmetric part of the mean over draws of a b^T."""
+        return Outer(a, b, jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64))
+
+    def quadratic(self, matrices: tuple[Array, ...]) -> tuple[Array, ...]:
+        """C^T H C."""
+        return _each(lambda c, h: c.T @ h @ c, self.factors, matrices)
 
     def apply(
         self, spectrum: Spectrum, function: Function, step: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         assert spectrum.vectors is not None
         rest = function(spectrum.shift)
-        return tuple(
-            rest * s + v @ ((function(value + spectrum.shift) - rest) * (v.T @ s))
-            for s, v, value in zip(step, spectrum.vectors, spectrum.values, strict=True)
-        )
+
+        def one(s: Array, v: Array, value: Array) -> Array:
+            return rest * s + v @ ((function(value + spectrum.shift) - rest) * (s @ v))
+
+        return _each(one, step, spectrum.vectors, spectrum.values)
 
     def move(self, step: tuple[Array, ...], spectrum: Spectrum, function: Function) -> BlockFrame:
         assert spectrum.vectors is not None
         rest = function(spectrum.shift)
-        factors, log_det = [], self.log_det
-        for c, v, value in zip(self.factors, spectrum.vectors, spectrum.values, strict=True):
+
+        def one(c: Array, v: Array, value: Array) -> tuple[Array, Array]:
             stretch = function(value + spectrum.shift)
-            factors.append(rest * c + (c @ v) * (stretch - rest) @ v.T)
-            log_det = log_det + jnp.sum(jnp.log(stretch))
-            log_det = log_det + (len(c) - len(value)) * jnp.log(rest)
-        return BlockFrame(self.draw(step), tuple(factors), log_det, self.groups)
+            log_det = jnp.sum(jnp.log(stretch)) + (len(c) - len(value)) * jnp.log(rest)
+            return rest * c + (c @ v) * (stretch - rest) @ v.T, log_det
 
-    def dense(self, spectrum: Spectrum) -> tuple[Array, ...]:
-        assert spectrum.vectors is not None
-        return tuple(
-            (v * value) @ v.T + spectrum.shift * jnp.eye(len(v), dtype=v.dtype)
-            for v, value in zip(spectrum.vectors, spectrum.values, strict=True)
-        )
+        moved = _each(one, self.factors, spectrum.vectors, spectrum.values)
+        factors, log_dets = zip(*moved, strict=True)
+        log_det = sum(log_dets, start=self.log_det)
+        return BlockFrame(self.draw(step), factors, log_det, self.groups)
 
-    def spectrum(self, dense: tuple[Array, ...]) -> Spectrum:
-        pairs = [jnp.linalg.eigh(0.5 * (m + m.T)) for m in dense]
-        return Spectrum(
-            tuple(values for values, _ in pairs),
-            tuple(vectors for _, vectors in pairs),
-            jnp.zeros((), jnp.float64),
-        )
+    def dense(self, matrix: Symmetric) -> tuple[Array, ...]:
+        if isinstance(matrix, Outer):
+            products = _each(lambda a, b: a.T @ b / len(a), matrix.a, matrix.b)
+            found = tuple(matrix.factor * 0.5 * (m + m.T) for m in products)
+        else:
+            assert matrix.vectors is not None
+            found = _each(lambda v, value: (v * value) @ v.T, matrix.vectors, matrix.values)
+        return tuple(m + matrix.shift * jnp.eye(len(m), dtype=m.dtype) for m in found)
+
+    def spectrum(self, matrix: Any) -> Spectrum:
+        """Decomposed, from terms or matrices; a spectrum is left as it is."""
+        if isinstance(matrix, Spectrum):
+            return matrix
+        is_outer = isinstance(matrix, Outer)
+        pairs = _each(_mean_outer, matrix.a, matrix.b) if is_outer else _each(_eigh, matrix)
+        values, vectors = zip(*pairs, strict=True)
+        found = Spectrum(values, vectors, jnp.zeros((), jnp.float64))
+        return found.scaled(matrix.factor).shifted(matrix.shift) if is_outer else found
+
+
+def _each(function: Callable[..., Any], *blocks: tuple[Array, ...]) -> tuple[Any, ...]:
+    """`function` of each block's arrays, those of equal shapes in one batch."""
+    places: dict[Any, list[int]] = {}
+    for i, arrays in enumerate(zip(*blocks, strict=True)):
+        places.setdefault(tuple(a.shape for a in arrays), []).append(i)
+    found: dict[int, Any] = {}
+    for same in places.values():
+        if len(same) == 1:
+            found[same[0]] = function(*(b[same[0]] for b in blocks))
+            continue
+        batch = jax.vmap(function)(*(jnp.stack([b[i] for i in same]) for b in blocks))
+        for n, i in enumerate(same):
+            found[i] = jax.tree.map(lambda leaf, n=n: leaf[n], batch)
+    return tuple(found[i] for i in range(len(blocks[0])))
+
+
+def _eigh(matrix: Array) -> tuple[Array, Array]:
+    values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T), symmetrize_input=False)
+    return values, vectors
 
 
 def _mean_outer(a: Array, b: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of sym(mean_s a_s b_s^T), by the cheaper of two ways."""
     num, size = a.shape
     if 2 * num >= size:
-        matrix = a.T @ b / num
-        return jnp.linalg.eigh(0.5 * (matrix + matrix.T))
+        return _eigh(a.T @ b / num)
     # Rank 2S: all of it lives in the span of the draws, Q; there it is a 2S x 2S matrix.
-    basis, _ = jnp.linalg.qr(jnp.concatenate([a, b]).T)
-    left, right = a @ basis, b @ basis
-    small = left.T @ right / num
-    values, rotation = jnp.linalg.eigh(0.5 * (small + small.T))
+    basis, upper = jnp.linalg.qr(jnp.concatenate([a, b]).T)
+    values, rotation = _eigh(upper[:, :num] @ upper[:, num:].T / num)
     return values, basis @ rotation

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.geometry.frame import BlockFrame, Spectrum
+from bayeslearn.geometry.frame import BlockFrame, Symmetric
 from bayeslearn.gradients import curvature
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
@@ -34,7 +34,7 @@ class Whitened(NamedTuple):
     """Gradients in the frame, and estimates of the bound's parts from the same draws."""
 
     mean: PyTree
-    cov: Spectrum
+    cov: Symmetric
     elbo: Array
     nll: Array
 
@@ -114,15 +114,21 @@ def by_curvature(
     pulled, elbo, nll = _pulled_gradients(target, frame, batch, noise)
     mean = jax.tree.map(lambda w: jnp.mean(w, axis=0), pulled)
 
-    def one(e: PyTree) -> PyTree:
+    def of(e: PyTree) -> PyTree:
         params = frame.draw(e)
         if isinstance(frame, BlockFrame):
-            blocks = curvature.blocks(key, target, params, batch, frame.groups, kind)
-            return tuple(c.T @ h @ c for c, h in zip(frame.factors, blocks, strict=True))
-        diagonal = curvature.diagonal(key, target, params, batch, kind)
-        return frame.quadratic(diagonal).values
+            return curvature.blocks(key, target, params, batch, frame.groups, kind)
+        return curvature.diagonal(key, target, params, batch, kind)
 
-    hessian = jax.tree.map(lambda m: jnp.mean(m, axis=0), jax.lax.map(one, noise))
+    # Summed as they come and pulled into the frame once: C is the same for all draws.
+    num = len(jax.tree.leaves(noise)[0])
+    shapes = jax.eval_shape(of, jax.tree.map(lambda e: e[0], noise))
+    sums, _ = jax.lax.scan(
+        lambda sums, e: (jax.tree.map(jnp.add, sums, of(e)), None),
+        jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
+        noise,
+    )
+    hessian = frame.quadratic(jax.tree.map(lambda m: m / num, sums))
     cov = frame.spectrum(hessian).scaled(-0.5).shifted(0.5)
     return Whitened(mean, cov, elbo, nll)
 
@@ -148,8 +154,8 @@ def _pulled_gradients(
 
 
 def _add_prior_and_entropy(
-    target: Target, frame: Any, mean: PyTree, cov: Spectrum
-) -> tuple[PyTree, Spectrum]:
+    target: Target, frame: Any, mean: PyTree, cov: Symmetric
+) -> tuple[PyTree, Symmetric]:
     """grad_mean: -P0 (mean - mean0); grad_cov: (P - P0) / 2."""
     assert target.prior is not None
     pull_back = jax.grad(target.log_prior)(frame.mean)
@@ -157,9 +163,9 @@ def _add_prior_and_entropy(
     prior: PyTree
     if isinstance(frame, BlockFrame):
         blocks = target.prior.prec_blocks(frame.mean, frame.groups)
-        prior = tuple(c.T @ p @ c for c, p in zip(frame.factors, blocks, strict=True))
+        prior = frame.quadratic(blocks)
     else:
-        prior = frame.quadratic(target.prior.broadcast(frame.mean)[1]).values
+        prior = frame.dense(frame.quadratic(target.prior.broadcast(frame.mean)[1]))
     total = jax.tree.map(lambda c, p: c - 0.5 * p, frame.dense(cov), prior)
     return mean, frame.spectrum(total).shifted(0.5)
 

@@ -11,6 +11,7 @@ import problems
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.algorithms import warmup as warming
 from bayeslearn.algorithms.hmc import kinetic_energy, leapfrog, metric
 
 COV = np.array([[1.0, 0.6, 0.2], [0.6, 2.0, -0.3], [0.2, -0.3, 0.5]])
@@ -125,10 +126,10 @@ def test_an_impossible_step_size_diverges_and_is_told():
     assert len(np.unique(posterior.draws)) > 100
 
 
-def run_quietly(target, algorithm):
+def run_quietly(target, algorithm, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bl.MixingWarning)
-        return bl.fit(target, algorithm, seed=0, num_chains=2)
+        return bl.fit(target, algorithm, seed=0, num_chains=2, **options)
 
 
 def cliff(w):
@@ -157,3 +158,23 @@ def test_warm_up_shortens_the_step_for_more_acceptance():
     assert bold["acceptance"].mean() < shy["acceptance"].mean()
     assert shy["acceptance"].mean() > 0.9
     assert np.all(np.ptp(shy["step_size"], axis=1) <= 0.4 / 0.8 * shy["step_size"].min(axis=1))
+
+
+def test_chains_pool_what_warm_up_has_taught_them(x64):
+    """After the last window all have one mass matrix, and each its own step size."""
+    target = bl.Target.from_log_density(gaussian, jnp.zeros(3))
+    algorithm = bl.HMC(num_warmup=200, num_samples=200)
+    posterior = run_quietly(target, algorithm)
+    warmup = posterior.state.warmup
+    np.testing.assert_array_equal(warmup.inverse_mass[0], warmup.inverse_mass[1])
+    assert warmup.step_size[0] != warmup.step_size[1]
+    chunked = run_quietly(target, algorithm, chunk_size=17)
+    np.testing.assert_array_equal(chunked.draws, posterior.draws)
+
+    apart = jax.tree.map(lambda leaf: jnp.stack([leaf[0], 4 * leaf[0]]), warmup)
+    pooled = warming.pooled(apart)
+    for chain in range(2):
+        np.testing.assert_allclose(pooled.inverse_mass[chain], 2.5 * warmup.inverse_mass[0])
+        np.testing.assert_allclose(pooled.step_size[chain], 2 * warmup.step_size[0])
+    assert warming.meetings(0) == ()
+    assert bl.HMC(mass_matrix="identity").meetings() == ()

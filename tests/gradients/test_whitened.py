@@ -144,9 +144,14 @@ def test_low_rank_and_dense_spectra_are_the_same_matrix(num, size):
     a, b = jnp.asarray(rng.normal(size=(num, size))), jnp.asarray(rng.normal(size=(num, size)))
     params = {"w": jnp.zeros(size)}
     frame = BlockFrame.start(params, (jnp.eye(size),), ((0,),))
-    spectrum = frame.outer((a,), (b,))
+    terms = frame.outer((a,), (b,))
+    spectrum = frame.spectrum(terms)
     matrix = np.asarray(a.T @ b) / num
     np.testing.assert_allclose(frame.dense(spectrum)[0], 0.5 * (matrix + matrix.T), atol=1e-12)
+    changed = terms.shifted(0.3).scaled(-2.0)
+    wanted = -(matrix + matrix.T) - 0.6 * np.eye(size)
+    np.testing.assert_allclose(frame.dense(changed)[0], wanted, atol=1e-12)
+    np.testing.assert_allclose(frame.dense(frame.spectrum(changed))[0], wanted, atol=1e-12)
     # A move by f(B) is the same whichever way the spectrum was found, shift included.
     shifted = spectrum._replace(shift=jnp.asarray(0.3))
     step = (jnp.asarray(rng.normal(size=size)),)
@@ -159,6 +164,36 @@ def test_low_rank_and_dense_spectra_are_the_same_matrix(num, size):
     applied = frame.apply(shifted, lambda v: 1.0 / (2.0 + v) ** 2, step)
     exact = (vectors / (2.0 + values) ** 2) @ vectors.T @ np.asarray(step[0])
     np.testing.assert_allclose(applied[0], exact, atol=1e-10)
+
+
+@pytest.mark.parametrize("num", [2, 9])
+def test_blocks_of_equal_size_are_what_each_is_alone(num):
+    """Three blocks, the first and last of one size and so in one batch, against one at a time."""
+    rng = np.random.default_rng(4)
+    sizes = (6, 4, 6)
+    precs = [r @ r.T + np.eye(len(r)) for r in (rng.normal(size=(n, n)) for n in sizes)]
+    a, b = ([jnp.asarray(rng.normal(size=(num, n))) for n in sizes] for _ in range(2))
+    step = [jnp.asarray(rng.normal(size=n)) for n in sizes]
+
+    def results(chosen):
+        mean = {str(i): jnp.full(sizes[i], 0.5 + i) for i in chosen}
+        groups = tuple((j,) for j in range(len(chosen)))
+        frame = BlockFrame.start(mean, tuple(jnp.asarray(precs[i]) for i in chosen), groups)
+        a_, b_, step_ = (tuple(values[i] for i in chosen) for values in (a, b, step))
+        terms = frame.outer(a_, b_)
+        spectrum = frame.spectrum(terms).scaled(0.1)
+        moved = frame.move(step_, spectrum, jnp.exp)
+        applied = frame.apply(spectrum, jnp.exp, step_)
+        pulled = frame.pull(frame.mean)
+        dense = frame.dense(terms), frame.dense(spectrum), frame.quadratic(frame.factors)
+        return (list(moved.mean.values()), moved.factors, applied, pulled, *dense), moved.log_det
+
+    together, log_det = results((0, 1, 2))
+    alone = [results((i,)) for i in range(3)]
+    for kind, values in enumerate(together):
+        for i, value in enumerate(values):
+            np.testing.assert_allclose(value, alone[i][0][kind][0], atol=1e-11)
+    np.testing.assert_allclose(log_det, sum(det for _, det in alone), atol=1e-11)
 
 
 def test_the_frames_density_is_the_familys():
