@@ -14,6 +14,7 @@ two hashes, and the exact function. It is no cryptographic generator; `kind="jax
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,18 @@ KINDS = ("hash", "jax")
 
 def normal_like(key: Array, params: PyTree, num: int, kind: str = "hash") -> PyTree:
     """`num` draws of standard normal noise of the shape and dtype of `params`."""
+    seeds, made = draws_like(key, params, num, kind)
+    return jax.vmap(made)(seeds)
+
+
+def draws_like(
+    key: Array, params: PyTree, num: int, kind: str = "hash"
+) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """The same as seeds, one for each draw, and what makes a draw of its seed."""
     if kind == "jax":
-        return tree.normal_like(key, params, num)
+        return tree.normal_like(key, params, num), lambda drawn: drawn
     words = jax.random.bits(key, (num, 2), jnp.uint32)
-    return jax.vmap(lambda pair: _one_draw(pair, params))(words)
+    return words, lambda pair: _one_draw(pair, params)
 
 
 def _one_draw(words: Array, params: PyTree) -> PyTree:
@@ -82,16 +91,17 @@ def _quantile(bits: Array) -> Array:
     parts = jax.lax.bitcast_convert_type(t * (2 - t), jnp.int32)
     mantissa = jax.lax.bitcast_convert_type((parts & 0x7FFFFF) | 0x3F800000, jnp.float32)
     exponent = (parts >> 23).astype(jnp.float32) - 127
-    w = -(exponent + _polynomial(LOG2, 2 * mantissa - 3))
+    w = -(exponent + polynomial(LOG2, 2 * mantissa - 3))
     place = (jnp.sqrt(w + jnp.float32(2.5)) - jnp.float32(CENTRE)) * jnp.float32(1 / RADIUS)
-    size = (1 - t) * _polynomial(QUANTILE, place)
+    size = (1 - t) * polynomial(QUANTILE, place)
     sign = bits & jnp.uint32(0x80000000)
     return jax.lax.bitcast_convert_type(
         jax.lax.bitcast_convert_type(size, jnp.uint32) ^ sign, jnp.float32
     )
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+def polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """Of a float32 x; the lowest power first."""
     value = jnp.full_like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value * x + jnp.float32(c)

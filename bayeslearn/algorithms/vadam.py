@@ -42,6 +42,7 @@ from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients.curvature import starting_prec
+from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -55,7 +56,6 @@ class VadamState(NamedTuple):
 
 class VadamInfo(NamedTuple):
     nll: Array  # -log p(D | theta) at the draws, estimated from the batch
-    std: Array  # mean standard deviation of q
 
 
 class Correction(NamedTuple):
@@ -134,7 +134,7 @@ class Vadam(Algorithm):
     title: ClassVar[str] = "variational Adam: weight noise inside Adam"
     needs_gaussian_prior: ClassVar[bool] = True
     takes_q: ClassVar[bool] = True
-    shown: ClassVar[tuple[str, ...]] = ("nll", "std")
+    shown: ClassVar[tuple[str, ...]] = ("nll",)
 
     learning_rate: float = hyper(0.1, "step size of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -167,15 +167,14 @@ class Vadam(Algorithm):
         q = DiagonalGaussian(state.mean, spread(state.s, share, num_data))
         key_draws, key_signs = jax.random.split(key)
 
-        def one(drawn: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return batch_gradient(key, target, q.transform(drawn), batch, self.squares)
+        def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
+            return batch_gradient(key, target, q.transform(drawn(seed)), batch, self.squares)
 
-        drawn = noise.normal_like(key_draws, state.mean, self.num_draws, self.noise)
-        told = jax.vmap(one)(drawn, jax.random.split(key_signs, self.num_draws))
-        nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
+        seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
+        keys = jax.random.split(key_signs, self.num_draws)
+        nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
         mean, m, s = self.updated(state, gradient, square, prior_mean, share)
-        std = tree.total(q.std) / tree.size(q.std)
-        return VadamState(mean, s, m, state.count + 1), VadamInfo(nll, std)
+        return VadamState(mean, s, m, state.count + 1), VadamInfo(nll)
 
     def updated(
         self,
