@@ -48,7 +48,6 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
-
 SIGNED = 4  # one row in so many is summed with signs,
 FEWEST_SIGNED = 32  # but so many at least: for sums to be near normal
 
@@ -112,7 +111,7 @@ def batch_gradient(
             key, key_place = jax.random.split(key)
             some = target.data if batch is None else batch
             place = jax.random.randint(key_place, (), 0, len(terms)) + jnp.arange(num)
-            batch = jax.tree.map(lambda leaf: leaf[place % len(leaf)], some)
+            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place % len(leaf)], some)
             terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
         signs = jax.random.rademacher(key, terms.shape, terms.dtype)
         if batch is not None and batch.weight is not None:  # terms have it whole, squares once

@@ -29,7 +29,11 @@ def is_batched(num_weights: int, num_rows: int) -> bool:
 
 
 def mean_over_draws(
-    function: Callable[..., PyTree], target: Target, batch: Batch | None, params: PyTree, *seeds: Any
+    function: Callable[..., PyTree],
+    target: Target,
+    batch: Batch | None,
+    params: PyTree,
+    *seeds: Any,
 ) -> PyTree:
     """The mean of `function(*seeds[i])`, `seeds` trees with an axis of draws in front."""
     num_draws = len(jax.tree.leaves(seeds)[0])
