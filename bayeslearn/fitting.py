@@ -676,7 +676,7 @@ def _optimise(
                     batch_size=rows,
                     stream=stream,
                 )
-                for name, values in info._asdict().items():
+                for name, values in info.items():
                     run.infos.setdefault(name, []).append(np.asarray(values[:count]))
                 run.at, run.bad = run.at + count, run.bad + int(num_bad)
                 failed = not bool(finite) or run.bad > eval_every // 2
@@ -951,6 +951,7 @@ def _steps(
         t = begin + j
         batch, order = batch_of(t, j, order)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), target, state, batch)
+        info = _recorded(algorithm, info)
         finite = tree.all_finite(info)
         state = tree.where(finite, new, state) if skips else new
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
@@ -962,10 +963,16 @@ def _steps(
         order = batches.permutation(key_data, begin // num_batches, rows)
     first, _ = batch_of(jnp.asarray(begin), jnp.zeros((), jnp.int32), order)
     shapes = jax.eval_shape(algorithm.step, key_step, target, state, first)[1]
+    shapes = _recorded(algorithm, shapes)
     infos = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
     carry = (state, order, infos, jnp.zeros((), jnp.int32))
     state, _, infos, bad = jax.lax.fori_loop(0, count, one, carry)
     return state, infos, bad, tree.all_finite(state)
+
+
+def _recorded(algorithm: Algorithm, info: Any) -> dict[str, Any]:
+    """What is kept of every step: not what would need a pass over the weights of its own."""
+    return {n: v for n, v in info._asdict().items() if n not in algorithm.left_to_looks}
 
 
 @jax.jit

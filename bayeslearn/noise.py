@@ -14,6 +14,7 @@ two hashes, and the exact function. It is no cryptographic generator; `kind="jax
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,18 @@ KINDS = ("hash", "jax")
 
 def normal_like(key: Array, params: PyTree, num: int, kind: str = "hash") -> PyTree:
     """`num` draws of standard normal noise of the shape and dtype of `params`."""
+    seeds, made = draws_like(key, params, num, kind)
+    return jax.vmap(made)(seeds)
+
+
+def draws_like(
+    key: Array, params: PyTree, num: int, kind: str = "hash"
+) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """The same as seeds, one for each draw, and what makes a draw of its seed."""
     if kind == "jax":
-        return tree.normal_like(key, params, num)
+        return tree.normal_like(key, params, num), lambda drawn: drawn
     words = jax.random.bits(key, (num, 2), jnp.uint32)
-    return jax.vmap(lambda pair: _one_draw(pair, params))(words)
+    return words, lambda pair: _one_draw(pair, params)
 
 
 def _one_draw(words: Array, params: PyTree) -> PyTree:
@@ -50,19 +59,25 @@ def _normal(words: Array, begin: int, shape: tuple[int, ...], dtype: jnp.dtype) 
         stride *= shape[axis]
     # Past 2^32 weights the places begin again, under other words.
     words = words + jnp.asarray([0, begin // 2**32], jnp.uint32)
-    bits = _mix(_mix(place + words[0]) ^ words[1])
+    # mix(mix(i + k0) xor k1): a shift by half the bits undoes itself where the two meet
+    once = _products(_folded(place + words[0]))
+    bits = _folded(_products(once ^ _folded(words[1])))
     if dtype == jnp.float64:
-        more = _mix(bits ^ words[0])
+        more = _folded(_products(_folded(bits ^ words[0])))
         whole = (bits.astype(jnp.uint64) << 21) | (more >> 11).astype(jnp.uint64)
         uniform = (whole.astype(jnp.float64) * 2.0**-52 - 1.0) + 2.0**-53
         return math.sqrt(2.0) * jax.lax.erf_inv(uniform)
     return _quantile(bits).astype(dtype)
 
 
-def _mix(x: Array) -> Array:
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+def _folded(x: Array) -> Array:
     return x ^ (x >> 16)
+
+
+def _products(x: Array) -> Array:
+    """The inner part of mix: mix(x) = folded(products(folded(x)))."""
+    x = x * jnp.uint32(0x7FEB352D)
+    return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
 
 
 # log2(m) on [1, 2) in 2 m - 3, right to 1.4e-5; and Phi^-1(1 - t / 2) / (1 - t) in
@@ -82,17 +97,21 @@ def _quantile(bits: Array) -> Array:
     parts = jax.lax.bitcast_convert_type(t * (2 - t), jnp.int32)
     mantissa = jax.lax.bitcast_convert_type((parts & 0x7FFFFF) | 0x3F800000, jnp.float32)
     exponent = (parts >> 23).astype(jnp.float32) - 127
-    w = -(exponent + _polynomial(LOG2, 2 * mantissa - 3))
+    w = -(exponent + polynomial(LOG2, 2 * mantissa - 3))
     place = (jnp.sqrt(w + jnp.float32(2.5)) - jnp.float32(CENTRE)) * jnp.float32(1 / RADIUS)
-    size = (1 - t) * _polynomial(QUANTILE, place)
+    size = (1 - t) * polynomial(QUANTILE, place)
     sign = bits & jnp.uint32(0x80000000)
     return jax.lax.bitcast_convert_type(
         jax.lax.bitcast_convert_type(size, jnp.uint32) ^ sign, jnp.float32
     )
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
-    value = jnp.full_like(x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        value = value * x + jnp.float32(c)
-    return value
+def polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """Of a float32 x, the lowest power first; even and odd powers do not wait for each other."""
+    square, parts = x * x, []
+    for first in (0, 1):
+        *rest, value = coefficients[first::2]
+        for c in reversed(rest):
+            value = value * square + jnp.float32(c)
+        parts.append(value)
+    return parts[0] + x * parts[1]

@@ -30,7 +30,7 @@ from hmc_gradients import environment
 
 import bayeslearn as bl
 from bayeslearn import fitting
-from bayeslearn.gradients import per_example
+from bayeslearn.gradients import draws, per_example
 
 RESULTS = Path(__file__).parent / "results" / "steps"
 SEED = 0
@@ -116,6 +116,41 @@ def step_case(sizes: list[int], rows: int, batch_size: int, steps: int, **algori
         contenders[name] = lambda a=algorithm: our_steps(a, model, x, y, batch_size, steps)
     shape = {"sizes": sizes, "batch_size": batch_size, "steps": steps}
     return {"contenders": contenders, "floor": "adam", "steps": steps, "shape": shape}
+
+
+def draws_case(sizes: list[int], batch_size: int, steps: int) -> dict:
+    """Four draws a step, all at once and one after the other: what `gradients.draws` decides."""
+    model, x, y = problem(sizes, batch_size)
+    algorithm = bl.VOGN(num_draws=4)
+    target, params = model.bind((x, y), jax.random.key(SEED))
+
+    def turns(limit: float) -> Turn:
+        with jax.enable_x64(True):
+            state = fitting._init(algorithm, jax.random.key(SEED + 1), target, params)
+
+        @jax.jit
+        def run(state, key):
+            def one(t, state):
+                return algorithm.step(jax.random.fold_in(key, t), target, state, target.data)[0]
+
+            return jax.lax.fori_loop(0, steps, one, state)
+
+        def turn() -> None:
+            known = dict(draws.MOST_BATCHED)
+            draws.MOST_BATCHED[jax.default_backend()] = limit
+            try:
+                with jax.enable_x64(True):
+                    jax.block_until_ready(run(state, jax.random.key(SEED + 2)))
+            finally:
+                draws.MOST_BATCHED.clear()
+                draws.MOST_BATCHED.update(known)
+
+        return turn
+
+    contenders = {"looped": lambda: turns(0.0), "at-once": lambda: turns(float("inf"))}
+    work = sum(leaf.size for leaf in jax.tree.leaves(params)) * batch_size
+    shape = {"sizes": sizes, "batch_size": batch_size, "steps": steps, "weights_times_rows": work}
+    return {"contenders": contenders, "floor": "looped", "steps": steps, "shape": shape}
 
 
 class Convolutions(eqx.Module):
@@ -228,7 +263,10 @@ def cases(device: str) -> dict[str, Callable[[], dict]]:
     }
     if device == "cpu":
         return {
-            "mlp": lambda: step_case(small, 4096, 128, 20, **ours),
+            "mlp": lambda: step_case(small, 4096, 128, fitting.CHUNK, **ours),
+            "draws-tiny": lambda: draws_case([13, 50, 2], 64, 100),
+            "draws-small": lambda: draws_case([64, 100, 10], 128, 50),
+            "draws-mlp": lambda: draws_case(small, 128, 10),
             "mlp-curvature": lambda: curvature_case(
                 eqx.nn.MLP(784, 10, 400, 2, key=jax.random.key(SEED)), (784,), 128, 5
             ),
@@ -236,6 +274,8 @@ def cases(device: str) -> dict[str, Callable[[], dict]]:
     some = {"vogn": bl.VOGN(num_draws=1), "vadam": ours["vadam"]}
     return {
         "wide-mlp": lambda: step_case(wide, 8192, 1024, 20, **some),
+        "draws-mlp-gpu": lambda: draws_case(small, 1024, 50),
+        "draws-wide": lambda: draws_case(wide, 1024, 5),
         "wide-mlp-curvature": lambda: curvature_case(
             eqx.nn.MLP(3072, 10, 4096, 3, key=jax.random.key(SEED)), (3072,), 1024, 3
         ),

@@ -78,6 +78,7 @@ class Algorithm(eqx.Module):
     takes_q: ClassVar[bool] = False  # can begin at a Gaussian, in the place of its warm start
     tries_starts: ClassVar[bool] = False  # its optimum depends on where it starts
     shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
+    left_to_looks: ClassVar[tuple[str, ...]] = ()  # fields of Info that `fit` has at looks only
     auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -40,6 +40,7 @@ from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.algorithms.vadam import prior_share, spread, starting_s, tree_unzip
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients import curvature
+from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -105,6 +106,7 @@ class VOGN(Algorithm):
     needs_gaussian_prior: ClassVar[bool] = True
     takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
+    left_to_looks: ClassVar[tuple[str, ...]] = ("elbo", "kl")
 
     learning_rate: float = hyper(0.3, "share of the natural step of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -157,12 +159,12 @@ class VOGN(Algorithm):
         q = self.approximation(target, state)
         key_draws, key_labels = jax.random.split(key)
 
-        def one(drawn: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return self.moments(key, target, q.transform(drawn), rows)
+        def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
+            return self.moments(key, target, q.transform(drawn(seed)), rows)
 
-        drawn = noise.normal_like(key_draws, state.mean, self.num_draws, self.noise)
-        told = jax.vmap(one)(drawn, jax.random.split(key_labels, self.num_draws))
-        nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
+        seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
+        keys = jax.random.split(key_labels, self.num_draws)
+        nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
 
         prior_mean, share = prior_share(target, state.mean, self.augmentation * target.num_data)
         weight = self.complexity_weight(state.count)

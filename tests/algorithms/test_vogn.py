@@ -135,7 +135,8 @@ def test_the_fixed_point(run, problem, x64):
 def test_a_run_from_the_warm_start(problem):
     posterior = bl.fit(problem.model, VOGN(), (problem.x, problem.y), seed=0, num_steps=200)
     assert posterior.elbo > -79.0  # the best mean field has -77.5
-    assert abs(np.mean(posterior.trace["elbo"][-50:]) - posterior.elbo) < 1.0
+    assert abs(posterior.trace["eval_elbo"][-1] - posterior.elbo) < 1.0
+    assert "kl" not in posterior.trace  # a pass over the weights: at looks only
 
 
 @pytest.mark.parametrize("squares", ["fisher", "gauss-newton"])
