@@ -24,8 +24,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from bayeslearn import batches, checkpoints, tree
+from bayeslearn import batches, checkpoints, distributed, tree
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
@@ -40,6 +41,7 @@ from bayeslearn.courses import (
     leaves_of_run,
     run_again,
 )
+from bayeslearn.distributed import Layout
 from bayeslearn.errors import (
     ArgumentError,
     BayesLearnError,
@@ -106,6 +108,9 @@ def fit(
     checkpoint: str | os.PathLike[str] | Keeper | None = None,
     every: int | str = checkpoints.EVERY,
     keep: int = checkpoints.KEEP,
+    mesh: Mesh | None = None,
+    devices: str | None = None,
+    shard: str = "replicate",
 ) -> Posterior:
     """Infer the posterior over a model's weights.
 
@@ -132,10 +137,19 @@ def fit(
             SIGTERM and SIGINT a last checkpoint is written before the run leaves.
         every: steps between checkpoints, or a time such as "30s", "5m" or "1h".
         keep: how many of the last checkpoints are kept.
+        mesh: a `jax.sharding.Mesh` over whose first axis rows are divided; results do not depend
+            on it but for rounding. With several processes each calls `fit` alike, and all get
+            the same posterior; arrays are given whole to each, an iterable gives each its own
+            rows of every batch; a sampler's chains are divided among the processes.
+        devices: "all": a mesh of all devices of all processes.
+        shard: "replicate": the posterior's state is on every device; "weights": leaf by leaf
+            along the mesh's last axis.
     """
-    keeper = (
-        checkpoint if isinstance(checkpoint, Keeper | None) else Keeper(checkpoint, every, keep)
-    )
+    layout = distributed.layout(mesh, devices, shard)
+    if isinstance(checkpoint, Keeper | None):
+        keeper = checkpoint
+    else:
+        keeper = Keeper(checkpoint, every, keep, is_shared=_is_shared(layout))
     options = {
         "seed": seed,
         "num_steps": num_steps,
@@ -156,6 +170,7 @@ def fit(
         callback=callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
     )
 
 
@@ -174,6 +189,9 @@ def resume(
     chunk_size: int | None = None,
     every: int | str | None = None,
     keep: int | None = None,
+    mesh: Mesh | None = None,
+    devices: str | None = None,
+    shard: str = "replicate",
 ) -> Posterior:
     """Go on with a run of `fit(..., checkpoint=path)` from its last sound checkpoint.
 
@@ -190,8 +208,11 @@ def resume(
         callback: the callback, where there was one; False: go on without.
         progress, chunk_size: as in `fit`.
         every, keep: as in `fit`; as they were unless said.
+        mesh, devices, shard: as in `fit`; they need not be as they were. On another number of
+            devices the result has the same numbers but for rounding.
     """
-    keeper = Keeper.reopen(path, every, keep)
+    layout = distributed.layout(mesh, devices, shard)
+    keeper = Keeper.reopen(path, every, keep, is_shared=_is_shared(layout))
     asked = keeper.asked
     if callback is None and asked["has_callback"]:
         refuse("callback", None, "be given again", "Write callback=False to go on without it.")
@@ -212,7 +233,12 @@ def resume(
         callback=None if callback is False else callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
     )
+
+
+def _is_shared(layout: Layout | None) -> bool:
+    return layout is not None and layout.is_shared
 
 
 def _again(name: str, stored: Any, given: Any) -> Any:
@@ -296,6 +322,7 @@ def _fit(
     callback: Any,
     chunk_size: int | None,
     keeper: Keeper | None,
+    layout: Layout | None,
 ) -> Posterior:
     check_arguments(
         algorithm, **options, validation=validation, chunk_size=chunk_size, callback=callback
@@ -303,7 +330,8 @@ def _fit(
     batch_size, num_data = options["batch_size"], options["num_data"]
     began = time.perf_counter()
     root = jax.random.key(int(options["seed"]))
-    target, start, stream = _bind(model, data, num_data, root)
+    with contextlib.nullcontext() if layout is None else distributed.on_host():
+        target, start, stream = _bind(model, data, num_data, root, layout)
     given, first = params, None
     if params is not None and hasattr(params, "to_prior"):
         first, params = params, params.mean
@@ -337,9 +365,16 @@ def _fit(
         }
         keeper.enter(asked, _fingerprints(target, start, held_out))
         if stream is not None:
-            stream.hashed = hashlib.sha256()
+            if not _is_shared(layout):  # whose processes may have other rows when it goes on
+                stream.hashed = hashlib.sha256()
             if keeper.position is not None:
                 stream.skip_to(target, keeper.position)
+    rows_at_home = target.data
+    if layout is not None:
+        target = layout.put(target.on(None)).on(layout.put_rows(target.data))
+        held_out, root = layout.put_rows(held_out), layout.put(root)
+        is_quiet = layout.is_shared and not distributed.is_first()
+        progress = False if is_quiet else progress
     setting = _Setting(
         target=target,
         stream=stream,
@@ -350,8 +385,13 @@ def _fit(
         callback=callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
+        rows_at_home=rows_at_home,
     )
-    with contextlib.nullcontext() if keeper is None else keeper.listening():
+    with (
+        distributed.translated(_is_shared(layout)),
+        contextlib.nullcontext() if keeper is None else keeper.listening(),
+    ):
         return _infer(setting, partly, algorithm, start, first, options, began)
 
 
@@ -410,6 +450,7 @@ def _infer(
             rest,
             may_end=num_steps == "auto",
         )
+    run = run._replace(state=setting.home(run.state), target=setting.at_home(run.target))
     if stream is not None and stream.spoiled:
         notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
@@ -464,11 +505,18 @@ def _warm_start(setting: _Setting, algorithm: Algorithm, start: PyTree) -> _Warm
     return _Warm(q, run.target, compile_time)
 
 
-def _begin(target: Target, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
+def _begin(
+    target: Target,
+    algorithm: Algorithm,
+    start: PyTree,
+    warm: _Warm | None,
+    key: Array,
+    layout: Layout | None = None,
+):
     """The first state: from the warm start if there was one, else from the network."""
     if warm is None:
-        return _init(algorithm, key, target, start)
-    return _init_from(algorithm, key, target, warm.q)
+        return _init(algorithm, key, target, start, layout=layout)
+    return _init_from(algorithm, key, target, warm.q, layout=layout)
 
 
 class _Setting(NamedTuple):
@@ -484,6 +532,8 @@ class _Setting(NamedTuple):
     chunk_size: int | None
     keeper: Keeper | None = None
     phase: str = MAIN
+    layout: Layout | None = None
+    rows_at_home: Batch | None = None  # of the target, where they were before they were divided
 
     def before(self, name: str) -> _Setting:
         """The setting of a phase before this one, with randomness of its own."""
@@ -500,6 +550,21 @@ class _Setting(NamedTuple):
         """An occasion for a checkpoint."""
         if self.keeper is not None:
             self.keeper.look(self.phase, place.now, place, self.position)
+
+    def home(self, values: Any) -> Any:
+        """Whole arrays, as if there were no mesh."""
+        return values if self.layout is None else distributed.home(values)
+
+    def at_home(self, target: Target) -> Target:
+        if self.layout is None:
+            return target
+        return self.home(target.on(None)).on(self.rows_at_home)
+
+    def any_asks(self, is_asked: Any) -> bool:
+        """Whether a callback asks to stop, on any process."""
+        if not _is_shared(self.layout):
+            return bool(is_asked)
+        return distributed.any_process(bool(is_asked))[0]
 
     @property
     def position(self) -> tuple[int, str] | None:
@@ -539,21 +604,25 @@ def _optimise(
     A stream of batches that ends before all steps are done ends them, if it `may_end`.
     """
     base, root = setting.target if warm is None else warm.target, setting.root
+    layout = setting.layout
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = STREAM_CHUNK if setting.stream is not None else CHUNK
     most = setting.most(length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
     eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
+    if layout is not None:
+        eval_data = layout.put_rows(eval_data)
 
     def begin() -> Any:
-        return _begin(base, algorithm, start, warm, _named(root, "init"))
+        return _begin(base, algorithm, start, warm, _named(root, "init"), layout)
 
     timer = time.perf_counter()
     keeper, left = setting.keeper, None
     if keeper is not None:
         if (done := keeper.finished(setting.phase)) is not None:
             state, target = run_again(done, jax.eval_shape(begin), base)
+            state = state if layout is None else layout.put_state(state)
             return _Run(state, target, None, {}, None, "", [], 0.0)
         left = keeper.left(setting.phase)
     if left is None:
@@ -562,8 +631,9 @@ def _optimise(
         run = Course(state, base, patience)
         run.stopped = f"All {num_steps} steps were done."
     else:
-        run = Course.from_record(left, jax.eval_shape(begin), base, patience)
-    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length)
+        place = None if layout is None else layout.put_state
+        run = Course.from_record(left, jax.eval_shape(begin), base, patience, place)
+    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length, layout=layout)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
     if setting.stream is None:
@@ -597,6 +667,7 @@ def _optimise(
                     if count == 0:
                         run.ended = True
                         break
+                    stream = stream if layout is None else layout.put_stream(stream)
                 run.state, info, num_bad, finite = advance(
                     _shortened(algorithm, run.scale),
                     target=run.target,
@@ -662,7 +733,7 @@ def _optimise(
                     is_asked = setting.callback(
                         Progressed(algorithm.name, step, num_steps, metrics)
                     )
-                if is_asked:
+                if setting.any_asks(is_asked):
                     run.stopped, run.ended = f"The callback stopped it at step {step}.", True
     if run.step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
@@ -688,7 +759,8 @@ def _optimise(
         )
     target = algorithm.settled(best.target, best.state)
     if keeper is not None and setting.phase != MAIN:
-        keeper.finish(setting.phase, leaves_of_run(best.state, target), setting.position)
+        left = leaves_of_run(*setting.home((best.state, target.on(None))))
+        keeper.finish(setting.phase, left, setting.position)
         return _Run(best.state, target, None, {}, None, run.stopped, notes, compile_time)
     elbo = None
     if algorithm.has_lower_bound:
@@ -711,13 +783,15 @@ def _sample(
     setting: _Setting, algorithm: Any, start: PyTree, warm: _Warm | None, num_chains: int
 ) -> _Run:
     """Warm-up and kept draws of all chains, spread over cores or devices."""
-    target, root = (setting.target if warm is None else warm.target).marginal(), setting.root
+    target = setting.at_home(setting.target if warm is None else warm.target).marginal()
+    root = setting.home(setting.root)
+    warm = None if warm is None else warm._replace(q=setting.home(warm.q))
     timer = time.perf_counter()
     bytes_per_draw = 8 * tree.size(start)
     length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
     most = setting.most(length)
-    keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in range(num_chains)]
-    lanes = Lanes(num_chains)
+    lanes = Lanes(num_chains, is_shared=_is_shared(setting.layout))
+    keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in lanes.own]
     targets = lanes.put(target)
 
     def begin(key: Array) -> Any:
@@ -737,7 +811,7 @@ def _sample(
                     f" {float(state.log_density)}. Start elsewhere with `params=`, or scale the"
                     " data."
                 )
-        run = Walk(lanes.spread(states), algorithm)
+        run = Walk(lanes.spread(states), algorithm, lanes)
         run.stopped = f"All {algorithm.num_samples} draws of {num_chains} chain(s) were kept."
     else:
         run = Walk.from_record(left, jax.eval_shape(begin, keys[0]), lanes, algorithm)
@@ -783,7 +857,7 @@ def _sample(
                 with setting.kept(run):
                     told = Progressed(algorithm.name, run.step, total, metrics)
                     is_asked = setting.callback(told)
-                if is_asked and not is_warmup:
+                if setting.any_asks(is_asked) and not is_warmup:
                     run.stopped = f"The callback stopped it at step {run.step}."
                     run.ended = True
     pieces = [run.piece()]
@@ -809,14 +883,20 @@ def _sample(
     return _Run(state, target, draws, arrays, None, run.stopped, notes, compile_time)
 
 
-@jax.jit
-def _init(algorithm: Any, key: Array, target: Target, params: PyTree) -> Any:
-    return jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+@partial(jax.jit, static_argnames="layout")
+def _init(
+    algorithm: Any, key: Array, target: Target, params: PyTree, *, layout: Layout | None = None
+) -> Any:
+    state = jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+    return state if layout is None else layout.on_state(state)
 
 
-@jax.jit
-def _init_from(algorithm: Any, key: Array, target: Target, q: Any) -> Any:
-    return jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
+@partial(jax.jit, static_argnames="layout")
+def _init_from(
+    algorithm: Any, key: Array, target: Target, q: Any, *, layout: Layout | None = None
+) -> Any:
+    state = jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
+    return state if layout is None else layout.on_state(state)
 
 
 def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, Array]:
@@ -828,7 +908,7 @@ def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, A
     return _steps(algorithm, skips=True, **arguments) if int(results[2]) else results
 
 
-@partial(jax.jit, static_argnames=("length", "batch_size", "skips"))
+@partial(jax.jit, static_argnames=("length", "batch_size", "skips", "layout"))
 def _steps(
     algorithm: Algorithm,
     *,
@@ -842,6 +922,7 @@ def _steps(
     batch_size: int | None,
     stream: Batch | None,
     skips: bool,
+    layout: Layout | None = None,
 ) -> tuple[Any, Any, Array, Array]:
     """Steps begin, ..., begin + count - 1: new state, their infos, steps not finite, all finite.
 
@@ -871,7 +952,9 @@ def _steps(
         state, order, infos, bad = carry
         t = begin + j
         batch, order = batch_of(t, j, order)
+        batch = batch if layout is None else layout.on_rows(batch)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), target, state, batch)
+        new = new if layout is None else layout.on_state(new)
         finite = tree.all_finite(info)
         state = tree.where(finite, new, state) if skips else new
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
@@ -1015,7 +1098,7 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
 
 
 def _bind(
-    model: Any, data: Any, num_data: int | None, root: Array
+    model: Any, data: Any, num_data: int | None, root: Array, layout: Layout | None
 ) -> tuple[Target, PyTree, batches.Stream | None]:
     """The target, starting parameters, and the stream if data come as one."""
     key = _named(root, "network")
@@ -1046,6 +1129,7 @@ def _bind(
         first = stream.peek()
     except StopIteration:
         refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
+    first = first if layout is None else layout.first_batch(first)
     target, start = model.bind(first, key, num_data=int(num_data))
     return target, start, stream
 
