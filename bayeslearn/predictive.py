@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.distributed import Layout, home
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.model import Target
 from bayeslearn.precision import double_precision
@@ -32,9 +33,12 @@ SAMPLES = 4096  # of a row, where its distribution function is not known
 class Predictive:
     """The predictive distribution at each row of x. Made by `Posterior.predict`."""
 
-    def __init__(self, target: Target, draws: PyTree, x: PyTree):
+    def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
         # Without the training rows, whose number would have it compiled anew.
         self._target, self._draws, self._x = target.to_predict().on(None), draws, x
+        self._layout = layout
+        if layout is not None:
+            self._target, self._draws = layout.put((self._target, draws))
         self.num_rows = len(jax.tree.leaves(x)[0])
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
@@ -152,7 +156,7 @@ class Predictive:
         parts = []
         for index, (rows, x) in enumerate(self._chunks()):
             values = _sample(self._target, draws, x, jax.random.fold_in(key_noise, index))
-            parts.append(np.asarray(values)[:, :rows])
+            parts.append(np.asarray(home(values))[:, :rows])
         values = np.concatenate(parts, axis=1)
         return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
 
@@ -173,10 +177,12 @@ class Predictive:
         cells = max(self.num_samples, SAMPLES if self._by_samples else 1)
         # Few sizes, so that another number of rows seldom compiles again.
         size = max(1, min(1 << (self.num_rows - 1).bit_length(), CELLS // cells))
+        size *= 1 if self._layout is None else self._layout.num_shards
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
-            yield rows, *jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            arrays = jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            yield rows, *(arrays if self._layout is None else self._layout.put_rows(arrays))
 
     @double_precision
     def _by_rows(self, function: Callable[..., Any], *more: Array) -> Any:
@@ -184,7 +190,7 @@ class Predictive:
         parts = []
         for rows, *arrays in self._chunks(*more):
             values = jitted(self._target, self._draws, *arrays)
-            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], values))
+            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], home(values)))
         return jax.tree.map(lambda *p: np.concatenate(p), *parts)
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:
