@@ -388,7 +388,8 @@ def main(arguments: list[str] | None = None) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        prog="python -m bayeslearn.distributed", description=launch.__doc__.splitlines()[0]
+        prog="python -m bayeslearn.distributed",
+        description="Run a command as several processes on this machine.",
     )
     parser.add_argument("-n", type=int, required=True, help="how many processes")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after --")

@@ -111,6 +111,8 @@ def fit(
     mesh: Mesh | None = None,
     devices: str | None = None,
     shard: str = "replicate",
+    microbatch: int | None = None,
+    remat: bool = False,
 ) -> Posterior:
     """Infer the posterior over a model's weights.
 
@@ -144,6 +146,10 @@ def fit(
         devices: "all": a mesh of all devices of all processes.
         shard: "replicate": the posterior's state is on every device; "weights": leaf by leaf
             along the mesh's last axis.
+        microbatch: rows of a batch for which the network is evaluated at a time; gradients (and
+            squares) are summed over them. It saves memory, and changes nothing but rounding.
+        remat: keep only the results of matrix products for the gradient and compute the rest
+            again, which saves memory too.
     """
     layout = distributed.layout(mesh, devices, shard)
     if isinstance(checkpoint, Keeper | None):
@@ -171,6 +177,8 @@ def fit(
         chunk_size=chunk_size,
         keeper=keeper,
         layout=layout,
+        microbatch=microbatch,
+        remat=remat,
     )
 
 
@@ -192,6 +200,8 @@ def resume(
     mesh: Mesh | None = None,
     devices: str | None = None,
     shard: str = "replicate",
+    microbatch: int | None = None,
+    remat: bool = False,
 ) -> Posterior:
     """Go on with a run of `fit(..., checkpoint=path)` from its last sound checkpoint.
 
@@ -208,8 +218,8 @@ def resume(
         callback: the callback, where there was one; False: go on without.
         progress, chunk_size: as in `fit`.
         every, keep: as in `fit`; as they were unless said.
-        mesh, devices, shard: as in `fit`; they need not be as they were. On another number of
-            devices the result has the same numbers but for rounding.
+        mesh, devices, shard, microbatch, remat: as in `fit`; they need not be as they were, and
+            the result is the same but for rounding.
     """
     layout = distributed.layout(mesh, devices, shard)
     keeper = Keeper.reopen(path, every, keep, is_shared=_is_shared(layout))
@@ -234,6 +244,8 @@ def resume(
         chunk_size=chunk_size,
         keeper=keeper,
         layout=layout,
+        microbatch=microbatch,
+        remat=remat,
     )
 
 
@@ -323,9 +335,16 @@ def _fit(
     chunk_size: int | None,
     keeper: Keeper | None,
     layout: Layout | None,
+    microbatch: int | None,
+    remat: bool,
 ) -> Posterior:
     check_arguments(
-        algorithm, **options, validation=validation, chunk_size=chunk_size, callback=callback
+        algorithm,
+        **options,
+        validation=validation,
+        chunk_size=chunk_size,
+        callback=callback,
+        microbatch=microbatch,
     )
     batch_size, num_data = options["batch_size"], options["num_data"]
     began = time.perf_counter()
@@ -352,6 +371,9 @@ def _fit(
         batch_size = batches.auto_batch_size(rows)
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
+    if microbatch is not None and int(batch_size) % int(microbatch):
+        refuse("microbatch", microbatch, f"divide the rows of a batch ({batch_size})")
+    target = dataclasses.replace(target, microbatch=microbatch, remat=bool(remat))
 
     if isinstance(model, Model) and stream is None:
         _warn_of_data(target)
@@ -450,7 +472,8 @@ def _infer(
             rest,
             may_end=num_steps == "auto",
         )
-    run = run._replace(state=setting.home(run.state), target=setting.at_home(run.target))
+    target = dataclasses.replace(setting.at_home(run.target), microbatch=None, remat=False)
+    run = run._replace(state=setting.home(run.state), target=target)
     if stream is not None and stream.spoiled:
         notes.append(f"{stream.spoiled} batches held NaN or infinity and were skipped.")
     family = algorithm.approximation(run.target, run.state, run.draws)
@@ -1090,7 +1113,7 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
     for name in ("num_steps", "batch_size", "patience"):
         if not (given[name] is None or (isinstance(given[name], str) and given[name] == "auto")):
             check_whole(name, given[name], least=1)
-    for name in ("num_chains", "num_data", "eval_every", "chunk_size"):
+    for name in ("num_chains", "num_data", "eval_every", "chunk_size", "microbatch"):
         if given[name] is not None:
             check_whole(name, given[name], least=1)
     if given["callback"] is not None and not callable(given["callback"]):

@@ -93,6 +93,11 @@ def virtual_devices(folder: Path) -> None:
             mesh = Mesh(np.asarray(jax.devices()[:count]), ("data",))
             found = fitted(dtype, mesh=mesh)
             told[f"{dtype} on {count}"] = furthest(numbers(alone), numbers(found))
+    for name, how in {"pieces": {"microbatch": 8}, "remat": {"remat": True}}.items():
+        for method, algorithm in {"vogn": None, "vadam": bl.Vadam(num_draws=2)}.items():
+            whole = fitted("float32", algorithm, num_steps=5)
+            cut = fitted("float32", algorithm, num_steps=5, devices="all", **how)
+            told[f"float32 {method} {name}"] = furthest(numbers(whole), numbers(cut))
     alone = fitted()
     found = fitted(devices="all", shard="weights")
     told["float64 sharded on 4"] = furthest(numbers(alone), numbers(found))
@@ -100,12 +105,8 @@ def virtual_devices(folder: Path) -> None:
     one, four = alone.predict(x), alone.predict(x, devices="all")
     told["float64 mean"] = float(np.max(np.abs(one.mean - four.mean)))
     told["float64 quantile"] = float(np.max(np.abs(one.quantile(0.1) - four.quantile(0.1))))
-    told["is whole"] = float(
-        all(
-            len(np.shape(w)) == 0 or len(w.sharding.device_set) == 1
-            for w in found.state.mean["network"]["layers"][0].values()
-        )
-    )
+    weights = jax.tree.leaves(found.state.mean)
+    told["is whole"] = float(all(len(w.sharding.device_set) == 1 for w in weights))
     (folder / "told.json").write_text(json.dumps(told))
 
 
