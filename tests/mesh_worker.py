@@ -111,13 +111,13 @@ def virtual_devices(folder: Path) -> None:
 
 
 def killed(folder: Path) -> None:
-    bl.distributed.initialize()
+    bl.distributed.initialize(timeout=300, heartbeat=300)  # a loaded machine is silent for long
     fitted(devices="all", checkpoint=folder / "run", every=50, eval_every=10, callback=die)
 
 
 def processes(folder: Path) -> None:
     """All that several processes do together; each writes what it has found."""
-    bl.distributed.initialize()
+    bl.distributed.initialize(timeout=300, heartbeat=300)  # a loaded machine is silent for long
     process, num = jax.process_index(), jax.process_count()
     x = rows(21)[0]
     for dtype in STEPS:
@@ -129,7 +129,9 @@ def processes(folder: Path) -> None:
         np.savez(folder / f"{dtype}-{process}.npz", **told)
     np.savez(folder / f"stream-{process}.npz", **numbers(streamed(process, num, devices="all")))
     found = chains(devices="all", checkpoint=folder / "run-chains", every=10)
-    np.savez(folder / f"chains-{process}.npz", **numbers(found), rhat=found.trace["acceptance"])
+    np.savez(
+        folder / f"chains-{process}.npz", **numbers(found), acceptance=found.trace["acceptance"]
+    )
     again = bl.resume(folder / "begun", rows(), callback=False, devices="all")
     np.savez(folder / f"resumed-{process}.npz", **numbers(again))
 

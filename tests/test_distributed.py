@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import mesh_worker as worker
+import numpy as np
 import pytest
 
 import bayeslearn as bl
@@ -57,3 +58,109 @@ def test_a_killed_process_is_named_and_the_run_goes_on_without_it(tmp_path, alon
     again = bl.resume(tmp_path / "run", worker.rows(), callback=False)
     furthest = worker.furthest(worker.numbers(again), worker.numbers(alone))
     assert furthest <= worker.BOUND["float64"]
+
+
+def found(folder: Path, what: str, num: int) -> list[dict[str, np.ndarray]]:
+    """What each process has found; all the same."""
+    told = [dict(np.load(folder / f"{what}-{process}.npz")) for process in range(num)]
+    for other in told[1:]:
+        assert worker.furthest(told[0], other) == 0.0
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [2, 4])
+def test_processes_give_what_one_gives(num, tmp_path, alone):
+    with pytest.raises(ZeroDivisionError):
+        worker.fitted(checkpoint=tmp_path / "begun", every=50, eval_every=10, callback=fail)
+    ended = run("processes", tmp_path, num)
+    assert ended.returncode == 0, ended.stderr
+    expected = worker.numbers(alone)
+    expected["mean"] = expected["local mean"] = alone.predict(worker.rows(21)[0]).mean
+    (told, *_) = found(tmp_path, "float64", num)
+    assert worker.furthest(told, expected) <= worker.BOUND["float64"]
+    (told, *_) = found(tmp_path, "float32", num)
+    assert (
+        worker.furthest(told, worker.numbers(worker.fitted("float32"))) <= worker.BOUND["float32"]
+    )
+    (told, *_) = found(tmp_path, "stream", num)
+    assert worker.furthest(told, worker.numbers(worker.streamed(0, 1))) <= worker.BOUND["float64"]
+    (told, *_) = found(tmp_path, "resumed", num)
+    assert worker.furthest(told, worker.numbers(alone)) <= worker.BOUND["float64"]
+    chains = worker.chains()
+    (told, *_) = found(tmp_path, "chains", num)
+    expected = worker.numbers(chains) | {"acceptance": chains.trace["acceptance"]}
+    assert worker.furthest(told, expected) <= worker.BOUND["float64"]
+    again = bl.resume(tmp_path / "run-chains", worker.rows())  # had ended, on more processes
+    assert worker.furthest(worker.numbers(again), worker.numbers(chains)) == 0.0
+
+
+def fail(told) -> None:
+    if told.step >= worker.KILLED_AT:
+        raise ZeroDivisionError
+
+
+@pytest.mark.slow
+def test_the_command_line_over_processes_writes_one_run(tmp_path):
+    x, y = worker.rows()
+    table = np.column_stack([x, y])
+    header = "a,b,c,y"
+    np.savetxt(tmp_path / "data.csv", table, delimiter=",", header=header, comments="")
+    options = ["--method", "vogn", "--num-steps", "30", "--hidden", "4", "--json", "--no-cache"]
+    results = []
+    for name, start in {
+        "one": [],
+        "two": ["-m", "bayeslearn.distributed", "-n", "2", "--", sys.executable],
+    }.items():
+        command = [sys.executable, *start, "-m", "bayeslearn", "fit", str(tmp_path / "data.csv")]
+        command += ["--target", "y", "--out", str(tmp_path / name), *options]
+        command += ["--distributed"] if start else []
+        ended = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=600
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / name / "report.html").exists()
+        results.append(json.loads(ended.stdout[ended.stdout.index("{") :]))
+    assert results[0]["metrics"].keys() == results[1]["metrics"].keys()
+    for name, value in results[0]["metrics"].items():
+        assert results[1]["metrics"][name] == pytest.approx(value, abs=1e-4)  # float32
+
+
+def test_the_launcher_passes_on_what_became_of_its_processes(capfd):
+    launch = bl.distributed.launch
+    script = "import os, sys, time; i = int(os.environ['BAYESLEARN_PROCESS_ID']);"
+    assert launch([sys.executable, "-c", script + "assert i < 3"], 3) == 0
+    began = time.monotonic()
+    ends = "sys.exit(7) if i == 1 else time.sleep(60)"
+    assert launch([sys.executable, "-c", script + ends], 3, grace=0.1) == 7
+    assert "Process 1 of 3 ended with 7." in capfd.readouterr().err
+    assert time.monotonic() - began < 50  # the others slept
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"devices": "some"}, '`devices` must be "all"'),
+        ({"mesh": 4}, "`mesh` must be a jax.sharding.Mesh"),
+        ({"shard": "weights"}, '`shard` must be "replicate" without a mesh'),
+        ({"shard": "rows", "devices": "all"}, "`shard` must be one of"),
+        ({"microbatch": 7}, "`microbatch` must divide the rows of a batch"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, told):
+    with pytest.raises(bl.ArgumentError, match=told):
+        worker.fitted(**options)
+
+
+def test_joining_is_refused_in_a_sentence():
+    initialize = bl.distributed.initialize
+    for given, told in (
+        (("here", 2, 0), "`address` must be host:port"),
+        (("here:1", 2, 2), "`process_id` must be below num_processes"),
+        (("here:1", 2, None), "`process_id` must be a whole number"),
+    ):
+        with pytest.raises(bl.ArgumentError, match=told):
+            initialize(*given)
+    with pytest.raises(bl.DistributedError, match="before anything else of JAX"):
+        worker.first_q("float32")
+        initialize("127.0.0.1:1", 1, 0)
