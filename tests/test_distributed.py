@@ -161,6 +161,6 @@ def test_joining_is_refused_in_a_sentence():
     ):
         with pytest.raises(bl.ArgumentError, match=told):
             initialize(*given)
+    worker.first_q("float32")
     with pytest.raises(bl.DistributedError, match="before anything else of JAX"):
-        worker.first_q("float32")
         initialize("127.0.0.1:1", 1, 0)
