@@ -97,8 +97,8 @@ def peak(name: str) -> dict:
         turn()
     else:
         algorithm = contenders()[name]
+        target, params = model.bind((x, y), jax.random.key(SEED))
         with jax.enable_x64(True):
-            target, params = model.bind((x, y), jax.random.key(SEED))
             like = jax.eval_shape(
                 lambda p: fitting._init(algorithm, jax.random.key(SEED), target, p), params
             )
@@ -172,8 +172,8 @@ def overhead_worker(repeats: int) -> None:
             found.append((time.perf_counter() - began) / steps)
         return found
 
+    local, params = model.bind((x, y), jax.random.key(SEED))
     with jax.enable_x64(True):
-        local, params = model.bind((x, y), jax.random.key(SEED))
         target = layout.put(local.on(None)).on(layout.put_rows(local.data))
 
         def run(target, layout):
@@ -266,7 +266,8 @@ def model_table(weights: float, batch: int) -> str:
     for name, cost in costs().items():
         lines.append(
             f"| {name} | {2 * cost.passes * weights * batch:.3g}"
-            f" | {4e-9 * cost.state * weights:.3g} | {4e-9 * cost.temporary * weights:.3g} | {4e-9 * cost.summed * weights:.3g}"
+            f" | {4e-9 * cost.state * weights:.3g} | {4e-9 * cost.temporary * weights:.3g}"
+            f" | {4e-9 * cost.summed * weights:.3g}"
             f" | {cost.passes / adam.passes:.2f} |"
         )
     return "\n".join(lines)
