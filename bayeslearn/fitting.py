@@ -371,8 +371,9 @@ def _fit(
         batch_size = batches.auto_batch_size(rows)
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
-    if microbatch is not None and int(batch_size) % int(microbatch):
-        refuse("microbatch", microbatch, f"divide the rows of a batch ({batch_size})")
+    step_rows = int(batch_size) if stream is None else rows
+    if microbatch is not None and step_rows % int(microbatch):
+        refuse("microbatch", microbatch, f"divide the rows of a batch ({step_rows})")
     target = dataclasses.replace(target, microbatch=microbatch, remat=bool(remat))
 
     if isinstance(model, Model) and stream is None:
