@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -82,31 +83,62 @@ def streamed(process: int, num_processes: int, **options: Any) -> bl.Posterior:
     return fitted(data=data, batch_size="auto", num_data=96, num_steps=20, **options)
 
 
-def virtual_devices(folder: Path) -> None:
-    """1, 2 and 4 devices of one process."""
-    import json
+def mesh_of(count: int) -> Mesh:
+    return Mesh(np.asarray(jax.devices()[:count]), ("data",))
 
-    told: dict[str, float] = {}
-    for dtype, counts in (("float64", (2, 4)), ("float32", (4,))):
-        alone = fitted(dtype)
-        for count in counts:
-            mesh = Mesh(np.asarray(jax.devices()[:count]), ("data",))
-            found = fitted(dtype, mesh=mesh)
-            told[f"{dtype} on {count}"] = furthest(numbers(alone), numbers(found))
-    for name, how in {"pieces": {"microbatch": 8}, "remat": {"remat": True}}.items():
-        for method, algorithm in {"vogn": None, "vadam": bl.Vadam(num_draws=2)}.items():
-            whole = fitted("float32", algorithm, num_steps=5)
-            cut = fitted("float32", algorithm, num_steps=5, devices="all", **how)
-            told[f"float32 {method} {name}"] = furthest(numbers(whole), numbers(cut))
-    alone = fitted()
-    found = fitted(devices="all", shard="weights")
-    told["float64 sharded on 4"] = furthest(numbers(alone), numbers(found))
+
+def few_devices(folder: Path) -> None:
+    """1, 2 and 4 devices of one process."""
+    alone, narrow = fitted(), fitted("float32")
+    sharded = fitted(devices="all", shard="weights")
+    pieces = fitted("float32", devices="all", microbatch=8)
     x = rows(21)[0]
     one, four = alone.predict(x), alone.predict(x, devices="all")
-    told["float64 mean"] = float(np.max(np.abs(one.mean - four.mean)))
-    told["float64 quantile"] = float(np.max(np.abs(one.quantile(0.1) - four.quantile(0.1))))
-    weights = jax.tree.leaves(found.state.mean)
-    told["is whole"] = float(all(len(w.sharding.device_set) == 1 for w in weights))
+    write(
+        folder,
+        {
+            "float64 on 2": furthest(numbers(alone), numbers(fitted(mesh=mesh_of(2)))),
+            "float64 sharded on 4": furthest(numbers(alone), numbers(sharded)),
+            "float32 in pieces on 4": furthest(numbers(narrow), numbers(pieces)),
+            "float64 mean on 4": float(np.max(np.abs(one.mean - four.mean))),
+        },
+    )
+    assert all(len(w.sharding.device_set) == 1 for w in jax.tree.leaves(sharded.state.mean))
+
+
+def more_devices(folder: Path) -> None:
+    """Other algorithms and layouts."""
+    told, x = {}, rows(21)[0]
+    grid = Mesh(np.asarray(jax.devices()).reshape(2, 2), ("data", "model"))
+    layouts = {
+        "on 4": {"devices": "all"},
+        "on 2 x 2": {"mesh": grid, "shard": "weights"},
+        "in pieces on 2": {"mesh": mesh_of(2), "microbatch": 8},
+        "rematerialised on 2": {"mesh": mesh_of(2), "remat": True},
+        "with rows that do not divide": {"mesh": mesh_of(4), "data": rows(93), "batch_size": 30},
+    }
+    algorithms = {
+        "vogn": bl.VOGN(num_draws=2),
+        "vadam": bl.Vadam(num_draws=2),
+        "bayes-by-backprop": bl.BayesByBackprop(num_draws=2),
+    }
+    for name, algorithm in algorithms.items():
+        for dtype in STEPS:
+            alone = fitted(dtype, algorithm)
+            for how, layout in layouts.items():
+                single = {key: layout[key] for key in ("data", "batch_size") if key in layout}
+                expected = fitted(dtype, algorithm, **single) if single else alone
+                found = fitted(dtype, algorithm, **layout)
+                told[f"{dtype} {name} {how}"] = furthest(numbers(expected), numbers(found))
+    one, four = alone.predict(x), alone.predict(x, devices="all")
+    found = np.abs(one.quantile(0.1) - four.quantile(0.1))
+    told["float64 quantile"] = float(np.max(found))
+    sampled = np.abs(one.sample(3, 5) - four.sample(3, 5))
+    told["float64 sample"] = float(np.max(sampled))
+    write(folder, told)
+
+
+def write(folder: Path, told: dict[str, float]) -> None:
     (folder / "told.json").write_text(json.dumps(told))
 
 
