@@ -119,6 +119,7 @@ def more_devices(folder: Path) -> None:
     }
     algorithms = {
         "vogn": bl.VOGN(num_draws=2),
+        "vogn-shares": bl.VOGN(num_draws=2, draw_rows="share"),
         "vadam": bl.Vadam(num_draws=2),
         "bayes-by-backprop": bl.BayesByBackprop(num_draws=2),
     }

@@ -9,11 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import mesh_worker as worker
 import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.algorithms.vogn import VOGNState
 
 HERE = Path(__file__).parent
 
@@ -39,7 +42,7 @@ def alone() -> bl.Posterior:
 
 @pytest.mark.parametrize(
     ("what", "number"),
-    [("few_devices", 4), pytest.param("more_devices", 32, marks=pytest.mark.slow)],
+    [("few_devices", 4), pytest.param("more_devices", 42, marks=pytest.mark.slow)],
 )
 def test_results_do_not_depend_on_the_number_of_devices(what, number, tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -167,3 +170,26 @@ def test_joining_is_refused_in_a_sentence():
     worker.first_q("float32")
     with pytest.raises(bl.DistributedError, match="before anything else of JAX"):
         initialize("127.0.0.1:1", 1, 0)
+
+
+def test_draws_with_rows_of_their_own_average_to_the_batch():
+    """Without noise in the weights it does not matter who sees which rows; padding is none."""
+    target, start = worker.model("float64").bind(worker.rows(), jax.random.key(0))
+    with jax.enable_x64(True):
+        weight = np.ones(32)
+        weight[[3, 24, 25, 26, 27, 28, 29, 30, 31]] = 0.0  # one part is all padding
+        batch = target.batch(tuple(part[:32] for part in worker.rows()), weight)
+        given = jax.tree.map(jnp.asarray, start)
+        ones = jax.tree.map(jnp.ones_like, given)
+        zeros = jax.tree.map(jnp.zeros_like, given)
+        state = VOGNState(given, ones, zeros, jnp.zeros((), jnp.int32))
+        found = []
+        for draw_rows in ("all", "share"):
+            # As if of so many data that q is a point.
+            algorithm = bl.VOGN(num_draws=4, draw_rows=draw_rows, augmentation=1e24)
+            new, info = algorithm.step(jax.random.key(1), target, state, batch)
+            found.append(jax.tree.leaves((new.m, new.s, info.nll)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    with pytest.raises(bl.ArgumentError, match="`num_draws` must divide the rows"):
+        worker.fitted(algorithm=bl.VOGN(num_draws=5, draw_rows="share"))
