@@ -183,8 +183,8 @@ class VOGN(Algorithm):
             told = jax.vmap(one, (0, 0, None))(drawn, keys, rows)
             nll, gradient, square = jax.tree.map(lambda v: jnp.mean(v, axis=0), told)
         else:
-            parts, counts = dealt_out(target, rows, self.num_draws)
-            told = jax.vmap(one)(drawn, keys, parts)
+            dealt, counts = dealt_out(target, rows, self.num_draws)
+            told = jax.vmap(one)(drawn, keys, dealt)
             nll, gradient, square = jax.tree.map(
                 lambda v: jnp.tensordot(counts.astype(v.dtype), v, axes=1), told
             )
