@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def furthest(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 def die(told: Any) -> None:
     """A callback by which the last process kills itself."""
     if told.step >= KILLED_AT and jax.process_index() == jax.process_count() - 1:
+        Path(sys.argv[2], "died").write_text(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 
 

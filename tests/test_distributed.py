@@ -55,12 +55,12 @@ def test_results_do_not_depend_on_the_number_of_devices(what, number, tmp_path):
 
 
 def test_a_killed_process_is_named_and_the_run_goes_on_without_it(tmp_path, alone):
-    began = time.monotonic()
     ended = run("killed", tmp_path, 2)
+    noticed = time.time() - float((tmp_path / "died").read_text())
     assert ended.returncode == 128 + 9, ended.stderr
+    assert noticed < 30  # by far most of which is slack for a loaded machine
     assert "Process 1 of 2 was lost: signal SIGKILL." in ended.stderr
     assert "another process of the run was lost" in ended.stderr
-    assert time.monotonic() - began < 300
     again = bl.resume(tmp_path / "run", worker.rows(), callback=False)
     furthest = worker.furthest(worker.numbers(again), worker.numbers(alone))
     assert furthest <= worker.BOUND["float64"]
