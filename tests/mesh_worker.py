@@ -45,6 +45,11 @@ def fitted(dtype: str = "float64", algorithm: Any = None, **options: Any) -> bl.
     return bl.fit(model(dtype), algorithm, data, **given | options)
 
 
+def resumed(folder: Path, **options: Any) -> bl.Posterior:
+    params = first_q("float64")
+    return bl.resume(folder, rows(), params=params, callback=False, **options)
+
+
 def chains(**options: Any) -> bl.Posterior:
     return bl.fit(
         model("float64"), CHAINS, rows(), seed=2, num_chains=3, params=first_q("float64"), **options
@@ -167,7 +172,7 @@ def processes(folder: Path) -> None:
     np.savez(
         folder / f"chains-{process}.npz", **numbers(found), acceptance=found.trace["acceptance"]
     )
-    again = bl.resume(folder / "begun", rows(), callback=False, devices="all")
+    again = resumed(folder / "begun", devices="all")
     np.savez(folder / f"resumed-{process}.npz", **numbers(again))
 
 

@@ -61,7 +61,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on_without_it(tmp_path, alon
     assert noticed < 30  # by far most of which is slack for a loaded machine
     assert "Process 1 of 2 was lost: signal SIGKILL." in ended.stderr
     assert "another process of the run was lost" in ended.stderr
-    again = bl.resume(tmp_path / "run", worker.rows(), callback=False)
+    again = worker.resumed(tmp_path / "run")
     furthest = worker.furthest(worker.numbers(again), worker.numbers(alone))
     assert furthest <= worker.BOUND["float64"]
 
@@ -97,7 +97,7 @@ def test_processes_give_what_one_gives(num, tmp_path, alone):
     (told, *_) = found(tmp_path, "chains", num)
     expected = worker.numbers(chains) | {"acceptance": chains.trace["acceptance"]}
     assert worker.furthest(told, expected) <= worker.BOUND["float64"]
-    again = bl.resume(tmp_path / "run-chains", worker.rows())  # had ended, on more processes
+    again = worker.resumed(tmp_path / "run-chains")  # had ended, on more processes
     assert worker.furthest(worker.numbers(again), worker.numbers(chains)) == 0.0
 
 
