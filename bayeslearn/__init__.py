@@ -49,6 +49,7 @@ _HOMES = {
     "CheckpointWarning": "bayeslearn.errors",
     "DataError": "bayeslearn.errors",
     "DataWarning": "bayeslearn.errors",
+    "DistributedError": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
     "Interrupted": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
@@ -62,6 +63,7 @@ _HOMES = {
 _MODULES = (
     "algorithms",
     "diagnostics",
+    "distributed",
     "estimators",
     "families",
     "likelihoods",
@@ -93,6 +95,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from bayeslearn import algorithms as algorithms
     from bayeslearn import diagnostics as diagnostics
+    from bayeslearn import distributed as distributed
     from bayeslearn import estimators as estimators
     from bayeslearn import families as families
     from bayeslearn import likelihoods as likelihoods
@@ -128,6 +131,7 @@ if TYPE_CHECKING:
     from bayeslearn.errors import CheckpointWarning as CheckpointWarning
     from bayeslearn.errors import DataError as DataError
     from bayeslearn.errors import DataWarning as DataWarning
+    from bayeslearn.errors import DistributedError as DistributedError
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import Interrupted as Interrupted
     from bayeslearn.errors import StorageError as StorageError

@@ -69,6 +69,11 @@ class Position(NamedTuple):
     spoiled: int = 0
 
 
+def _differ(one: Position, other: Position) -> bool:
+    """Whether checksums, where both are kept, tell batches apart."""
+    return "" not in (one.checksum, other.checksum) and one.checksum != other.checksum
+
+
 class _Read(NamedTuple):
     """Batches stacked on the device, where the stream stood after each, and what ended them."""
 
@@ -150,7 +155,10 @@ class Stream:
         if self.is_source:
             return self._worker.call(self._data.sample, most)
         self._first.append(self._worker.call(self._next))
-        return self._first[0]
+        found = self._first[0]
+        if isinstance(found, tuple | list) and len(found) == 2:
+            self.batch_size = next(iter(np.shape(found[1])), 0)
+        return found
 
     def length(self, target: Target) -> int:
         """Batches per compiled call: STREAM_CHUNK, or as many as CHUNK_BYTES hold."""
@@ -160,10 +168,15 @@ class Stream:
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(target.data[:2])) / rows
         return max(1, min(STREAM_CHUNK, int(CHUNK_BYTES / (row_bytes * self.batch_size))))
 
-    def keep(self, target: Target, position: Position | None) -> None:
-        """Say of every position what it is one of; go to the one of an earlier process."""
+    def keep(self, target: Target, position: Position | None, *, compares: bool = True) -> None:
+        """Say of every position what it is one of; go to the one of an earlier process.
+
+        Unless it `compares`, the batches may be others than in the first run.
+        """
         self.length(target)
-        if self.is_source:
+        if not compares:
+            self.position = self._now = Position()
+        elif self.is_source:
             self.position = self._now = Position(0, self._data.fingerprint)
         else:
             self._hashed = hashlib.sha256()
@@ -175,10 +188,10 @@ class Stream:
     def _skip_to(self, target: Target, position: Position) -> None:
         """Past the batches that an earlier process has had; refused if they are others."""
         if self.is_source:
-            if self._now.checksum != position.checksum:
+            if _differ(self._now, position):
                 raise DataError("The source orders its rows in another way than in the first run.")
             self._iterator = self._data.skip_to(position.served + position.spoiled)
-            self._now = position
+            self._now = position._replace(checksum=self._now.checksum)
             return
         slots = self._slots(target, 1)
         while self._now.served < position.served:
@@ -189,7 +202,7 @@ class Stream:
                     f"The data iterator ended after {self._now.served} batches, and the run that is"
                     f" resumed had taken {position.served} of it."
                 ) from None
-        if self._now[:2] != position[:2]:
+        if _differ(self._now, position):
             raise DataError("The data iterator gave other batches than in the first run.")
 
     # During the run

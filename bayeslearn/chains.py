@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayeslearn import distributed
 from bayeslearn.model import Target
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.tree import Array, PyTree
@@ -23,14 +24,21 @@ class Lanes:
 
     On CPUs (or several devices) each chain is a lane of its own: threads call one compiled chain,
     so that chains use all cores. On a single accelerator all chains are one batched lane.
+    Of a run that is shared each process has some chains, and what it gathers is everyone's.
     """
 
-    def __init__(self, num_chains: int):
+    def __init__(self, num_chains: int, is_shared: bool = False):
         self.devices = jax.local_devices()
         self.num_chains = num_chains
+        self.is_shared = is_shared
+        self.own = list(range(num_chains))
+        if is_shared:  # as many on each; the last chain fills up, and is counted once
+            share = math.ceil(num_chains / jax.process_count())
+            first = jax.process_index() * share
+            self.own = [min(first + i, num_chains - 1) for i in range(share)]
         self.is_batched = self.devices[0].platform != "cpu" and len(self.devices) == 1
-        self.num = 1 if self.is_batched else num_chains
-        self.places = [self.devices[c % len(self.devices)] for c in range(num_chains)]
+        self.num = 1 if self.is_batched else len(self.own)
+        self.places = [self.devices[c % len(self.devices)] for c in range(len(self.own))]
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Lanes:
@@ -44,17 +52,18 @@ class Lanes:
 
     def put(self, target: Target) -> list[Target]:
         if len(self.devices) == 1:
-            return [target] * self.num_chains
+            return [target] * len(self.own)
         copies = [jax.device_put(target, device) for device in self.devices]
-        return [copies[chain % len(copies)] for chain in range(self.num_chains)]
+        return [copies[chain % len(copies)] for chain in range(len(self.own))]
 
     def spread(self, states: list[Any]) -> list[Any]:
         return [jax.tree.map(lambda *s: jnp.stack(s), *states)] if self.is_batched else states
 
     def place(self, states: list[Any]) -> list[Any]:
-        """States read from a file, each on its device."""
+        """States of all chains, read from a file: this process's, each on its device."""
         if self.is_batched:
-            return states
+            return [jax.tree.map(lambda s: s[np.asarray(self.own)], states[0])]
+        states = [states[chain] for chain in self.own]
         return [jax.device_put(s, device) for s, device in zip(states, self.places, strict=True)]
 
     def keys(self, keys: list[Array]) -> list[Array]:
@@ -81,13 +90,33 @@ class Lanes:
     def gather(self, values: list[Any], count: int) -> Any:
         """Arrays with leading axes (chains, steps)."""
         if self.is_batched:
-            return jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0])
-        return jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
+            return self._all(jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0]))
+        return self._all(
+            jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
+        )
 
     def collect(self, states: list[Any]) -> Any:
         if self.is_batched:
-            return states[0]
-        return jax.tree.map(lambda *s: jnp.stack([jnp.asarray(np.asarray(v)) for v in s]), *states)
+            return self._all(states[0])
+        stacked = jax.tree.map(lambda *s: np.stack([np.asarray(v) for v in s]), *states)
+        return jax.tree.map(jnp.asarray, self._all(stacked))
+
+    def everyones(self, states: list[Any]) -> list[Any]:
+        """The states of all chains in the form of this process's, for a file."""
+        if not self.is_shared:
+            return states
+        whole = self.collect(states)
+        if self.is_batched:
+            return [whole]
+        return [jax.tree.map(lambda s, c=c: s[c], whole) for c in range(self.num_chains)]
+
+    def _all(self, values: Any) -> Any:
+        """Of arrays along chains: those of every process, in the order of the chains."""
+        if not self.is_shared:
+            return values
+        return jax.tree.map(
+            lambda v: v.reshape(-1, *v.shape[2:])[: self.num_chains], distributed.gather(values)
+        )
 
 
 @partial(jax.jit, static_argnames=("length", "is_batched"))

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
-from bayeslearn import storage, tree
+from bayeslearn import distributed, storage, tree
 from bayeslearn.batches import Position
 from bayeslearn.errors import (
     CheckpointWarning,
@@ -82,7 +82,15 @@ class Found(NamedTuple):
 class Keeper:
     """Writes one run's checkpoints, and gives back what an earlier process left."""
 
-    def __init__(self, folder: str | os.PathLike[str], every: Any = EVERY, keep: Any = KEEP):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: Any = EVERY,
+        keep: Any = KEEP,
+        is_shared: bool = False,
+    ):
+        # Of several processes the first writes; the others keep draws and trace in memory.
+        self.is_shared, self.writes = is_shared, not is_shared or distributed.is_first()
         self.every = check_every(every)
         check_whole("keep", keep, least=1)
         self.keep = int(keep)
@@ -111,9 +119,12 @@ class Keeper:
     # The beginning
 
     @classmethod
-    def reopen(cls, folder: Any, every: Any = None, keep: Any = None) -> Keeper:
+    def reopen(
+        cls, folder: Any, every: Any = None, keep: Any = None, is_shared: bool = False
+    ) -> Keeper:
         """The keeper of a run that an earlier process began, at its last sound checkpoint."""
-        self = cls(folder, EVERY if every is None else every, KEEP if keep is None else keep)
+        every_, keep_ = EVERY if every is None else every, KEEP if keep is None else keep
+        self = cls(folder, every_, keep_, is_shared)
         if not self.folder.is_dir() or not os.path.lexists(self.folder / FIT):
             raise StorageError(
                 f"{self.folder} cannot be resumed: no run has begun there. Start one with"
@@ -225,6 +236,20 @@ class Keeper:
         if self._first is not None:
             _check_same(self._first, self._first_arrays, node, arrays, fingerprints)
             return
+        failed = None
+        try:
+            if self.writes:
+                self._begin(arrays, node, fingerprints)
+        except StorageError as error:
+            failed = error
+        if self._any(failed is not None)[0]:
+            raise failed or StorageError(f"{self.folder} cannot be written by the first process.")
+
+    def _any(self, *flags: bool) -> tuple[bool, ...]:
+        """Of each flag, whether it is set on any process of the run."""
+        return distributed.any_process(*flags) if self.is_shared else flags
+
+    def _begin(self, arrays: Any, node: Any, fingerprints: dict[str, Any]) -> None:
         if self.folder.is_dir() and (
             os.path.lexists(self.folder / FIT) or self._numbers(CHECKPOINT)
         ):
@@ -276,19 +301,22 @@ class Keeper:
         self.position = position
         if self._last[0] != phase:
             self._last = (phase, float(step), self._last[2])
-        if self._caught is not None:
-            self._leave(self.write(phase, step, place))
         steps, seconds = self.most_steps, self.every[1]
         is_due = steps is not None and step - self._last[1] >= steps
-        if is_due or (seconds is not None and time.monotonic() - self._last[2] >= seconds):
+        is_due |= seconds is not None and time.monotonic() - self._last[2] >= seconds
+        is_caught, is_due = self._any(self._caught is not None, is_due)
+        if is_caught:
+            self._leave(self.write(phase, step, place))
+        if is_due:
             self.write(phase, step, place)
 
     def write(self, phase: str, step: int, place: Any) -> bool:
         """A checkpoint now; whether it could be written."""
-        piece = place.piece()
-        is_written = self._write(phase, place.record(), piece)
+        record = place.record()  # which all processes of a run make together
+        is_written = self._write(phase, record, place.piece()) if self.writes else False
         if is_written:
             place.written()
+        is_written = self._any(is_written)[0]
         self._last = (phase, float(step), time.monotonic())
         return is_written
 
@@ -296,8 +324,9 @@ class Keeper:
         """A phase is over: keep what the later ones need of it."""
         self._unwritten[phase] = left
         self.position, self._parts = position, []
-        is_written = self._write("", None, None)
-        if self._caught is not None:
+        is_written = self._write("", None, None) if self.writes else False
+        is_written, is_caught = self._any(is_written, self._caught is not None)
+        if is_caught:
             self._leave(is_written)
 
     def pieces(self) -> Iterator[Any]:
@@ -310,7 +339,8 @@ class Keeper:
         try:
             yield
         except BaseException:
-            self.write(phase, step, place)
+            if not self.is_shared:  # the others are elsewhere, and cannot join in
+                self.write(phase, step, place)
             raise
 
     def _write(self, phase: str, place: Any, piece: Any) -> bool:
@@ -384,6 +414,8 @@ class Keeper:
 
     def _sweep(self) -> None:
         """Remove parts that no checkpoint tells of, and what a crash left half written."""
+        if not self.writes:
+            return
         told = set().union(*(refs for _, refs in self._kept))
         for name in os.listdir(self.folder):
             match = NAME.fullmatch(name)
@@ -394,6 +426,8 @@ class Keeper:
 
     def _remove(self, name: str) -> None:
         """First out of the way and then away, so that nothing half removed has its name."""
+        if not self.writes:
+            return
         gone = self.folder / f".{name}.gone"
         with contextlib.suppress(OSError):
             os.rename(self.folder / name, gone)

@@ -214,6 +214,7 @@ def main(ctx: click.Context) -> None:
     is_flag=True,
     help="Go on with a run that was killed; beside --checkpoint, begin one if there is none.",
 )
+@flags.over_processes
 @flags.seeded
 @flags.of_network
 @flags.overwriting
@@ -231,6 +232,10 @@ def fit(
     checkpoint: bool,
     every: int | str,
     resume: bool,
+    distributed: bool,
+    processes: int | None,
+    process_id: int | None,
+    coordinator: str | None,
     seed: int,
     overwrite: bool,
     no_cache: bool,
@@ -251,9 +256,10 @@ def fit(
 
     The settings of a method are options too: `bayeslearn algorithms vogn` lists vogn's.
     """
-    speaker = Speaker(as_json, quiet)
+    is_first = flags.joined(distributed, coordinator, processes, process_id)
+    speaker = Speaker(as_json and is_first, quiet or not is_first)
     place = runs.check_place(out, overwrite)
-    keeper = _keeper(place, checkpoint, every, resume)
+    keeper = _keeper(place, checkpoint, every, resume, is_shared=distributed)
     raw, learned = _read_table(speaker, data, target, encoding, options)
     rows = _split(learned, test_fraction, seed)
     table = learned.table.filled_from(raw, learned.rows[rows.train])
@@ -266,7 +272,10 @@ def fit(
     x_train, x_test = x.iloc[rows.train], x.iloc[rows.test]
     y_train, y_test = learned.y[rows.train], learned.y[rows.test]
     with speaker.warnings_as_notes():
-        estimator._fit(x_train, y_train, None, checkpoint=keeper)
+        devices = "all" if distributed else None
+        estimator._fit(x_train, y_train, None, checkpoint=keeper, devices=devices)
+        if not is_first:
+            return
         for note in estimator.posterior_.notes:
             speaker.note(note)
         contents = None
@@ -310,7 +319,9 @@ def fit(
     )
 
 
-def _keeper(place: Path, is_asked: bool, every: int | str, is_resumed: bool) -> Keeper | None:
+def _keeper(
+    place: Path, is_asked: bool, every: int | str, is_resumed: bool, is_shared: bool
+) -> Keeper | None:
     """Of the run in its folder beside `place`, new or begun by an earlier process."""
     if not (is_asked or is_resumed):
         return None
@@ -322,11 +333,11 @@ def _keeper(place: Path, is_asked: bool, every: int | str, is_resumed: bool) -> 
         if not is_begun:
             shown = Shown(f"--resume where no run has begun ({folder})")
             refuse("resume", shown, "go on with a run", "Begin one with --checkpoint.")
-        return Keeper.reopen(folder)
+        return Keeper.reopen(folder, is_shared=is_shared)
     if is_begun:
         shown = Shown(f"{folder}: it holds a run")
         refuse("checkpoint", shown, "be a new folder", "Go on with --resume, or remove it.")
-    return Keeper(folder, every)
+    return Keeper(folder, every, is_shared=is_shared)
 
 
 @main.command()

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bayeslearn import checkpoints, metrics
+from bayeslearn import checkpoints, distributed, metrics
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.batches import auto_batch_size
 from bayeslearn.errors import BayesLearnError, Shown, check_whole, refuse
@@ -170,6 +170,7 @@ def compare(
     test_fraction: float = 0.2,
     seed: int = 0,
     progress: bool | None = None,
+    devices: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Try several methods on one table and recommend one.
@@ -188,6 +189,8 @@ def compare(
         test_fraction: share of the rows kept for the table (256 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
         progress: show a progress bar; None: only on a terminal.
+        devices: "all": every fit runs over all devices, see `fit`; of several processes each then
+            compares alike, without a budget, and finds the same.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
             and `validation_fraction` reach the methods that know them.
     """
@@ -197,6 +200,9 @@ def compare(
     if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
         refuse("test_fraction", test_fraction, "be between 0 and 1")
     seconds = _seconds(budget)
+    layout = distributed.layout(None, devices)
+    if layout is not None and layout.is_shared and seconds is not None:
+        refuse("budget", budget, "be left out over several processes, whose clocks differ")
     chosen = _methods(methods)
     table, told = _read(X, y, task)
     kind = ESTIMATORS[table.task]
@@ -205,7 +211,7 @@ def compare(
             refuse(name, value, "be left out", "Use `methods` and `seed`.")
         if name not in kind._get_param_names():
             refuse(name, value, f"be left out: {kind.__name__} has no such option")
-    plan = _plan(table, int(splits), float(test_fraction), int(seed))
+    plan = _plan(table, int(splits), float(test_fraction), int(seed))._replace(devices=devices)
     deadline = None if seconds is None else _Deadline(began, seconds)
     runs: dict[str, _Run] = {}
     pace = None
@@ -364,6 +370,7 @@ class _Plan(NamedTuple):
     test: np.ndarray
     splits: list[_Split]
     outside: list[Any]  # inputs unlike the training rows
+    devices: str | None = None
 
 
 def _plan(table: _Table, splits: int, test_fraction: float, seed: int) -> _Plan:
@@ -557,7 +564,7 @@ def _run(
                 warnings.simplefilter("always")
                 timer = time.perf_counter()
                 X, y = table.at(split.train)
-                estimator._fit(X, y, None, table.classes, callback=clock)
+                estimator._fit(X, y, None, table.classes, callback=clock, devices=plan.devices)
                 seconds = time.perf_counter() - timer
             run.notes += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
             run.notes += estimator.posterior_.notes

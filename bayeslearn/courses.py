@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from bayeslearn import checkpoints
 from bayeslearn.chains import Lanes
+from bayeslearn.distributed import home
 from bayeslearn.errors import StorageError
 from bayeslearn.model import Target
 from bayeslearn.tree import PyTree
@@ -149,7 +151,7 @@ class Course:
         targets = [changed(self.target), changed(self.best.target)]
         return {
             **{name: getattr(self, name) for name in self.COUNTS},
-            "states": checkpoints.distinct(states, jax.tree.leaves),
+            "states": checkpoints.distinct(states, lambda state: jax.tree.leaves(home(state))),
             "targets": checkpoints.distinct(targets, _leaves_of_target),
             "best": self.best.record(),
             "infos": _arrays(self.infos),
@@ -158,10 +160,16 @@ class Course:
     @classmethod
     @_read
     def from_record(
-        cls, record: dict[str, Any], like: Any, base: Target, patience: int | None
+        cls,
+        record: dict[str, Any],
+        like: Any,
+        base: Target,
+        patience: int | None,
+        place: Callable[[Any], Any] | None = None,
     ) -> Course:
         def state_of(leaves: Any) -> Any:
-            return checkpoints.rebuilt(like, leaves)
+            state = checkpoints.rebuilt(like, leaves)
+            return state if place is None else place(state)
 
         state, good, best = checkpoints.placed(record["states"], state_of)
         if state is None or good is None or (best is None and record["step"] > 0):
@@ -187,8 +195,8 @@ class Walk:
     COUNTS = ("step", "warmup_left", "draws_left", "stopped", "ended")
     NEWER: frozenset[str] = frozenset()
 
-    def __init__(self, states: list[Any], algorithm: Any):
-        self.states = states  # of each lane
+    def __init__(self, states: list[Any], algorithm: Any, lanes: Lanes):
+        self.states, self.lanes = states, lanes  # of each lane
         self.step, self.stopped, self.ended = 0, "", False
         self.warmup_left, self.draws_left = algorithm.num_warmup, algorithm.num_samples
         self.trace: dict[str, list[np.ndarray]] = {}  # and draws, since the last checkpoint
@@ -203,12 +211,13 @@ class Walk:
 
     def record(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in self.COUNTS}
-        return {**counts, "states": [jax.tree.leaves(state) for state in self.states]}
+        states = self.lanes.everyones(self.states)
+        return {**counts, "states": [jax.tree.leaves(state) for state in states]}
 
     @classmethod
     @_read
     def from_record(cls, record: dict[str, Any], like: Any, lanes: Lanes, algorithm: Any) -> Walk:
-        if len(record["states"]) != lanes.num:
+        if len(record["states"]) != (1 if lanes.is_batched else lanes.num_chains):
             raise StorageError(
                 "The checkpoint was written by chains on other devices; go on where it was written."
             )
@@ -216,7 +225,7 @@ class Walk:
             lead = (lanes.num_chains,)
             like = jax.tree.map(lambda s: jax.ShapeDtypeStruct(lead + s.shape, s.dtype), like)
         states = [checkpoints.rebuilt(like, leaves) for leaves in record["states"]]
-        self = cls(lanes.place(states), algorithm)
+        self = cls(lanes.place(states), algorithm, lanes)
         _take_counts(self, record)
         return self
 

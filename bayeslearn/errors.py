@@ -23,6 +23,10 @@ class DataError(BayesLearnError, RuntimeError):
     """A data iterator broke its promise in the middle of a run."""
 
 
+class DistributedError(BayesLearnError, RuntimeError):
+    """Processes could not meet, or one of them was lost."""
+
+
 class StorageError(BayesLearnError):
     """Something cannot be saved as data, or a folder is not a sound one of ours."""
 

@@ -179,7 +179,7 @@ class _BayesianNN(BaseEstimator):
         sample_weight: Any,
         classes: Any = None,
         callback: Any = None,
-        checkpoint: Any = None,
+        **fit_options: Any,
     ) -> Any:
         method = self._check_parameters()
         X, y = self._read(X, y, classes)
@@ -195,7 +195,7 @@ class _BayesianNN(BaseEstimator):
         if held_out is not None:
             options["validation"] = self._scaled(held_out)[:2]
         self.posterior_ = fit(
-            target, method, seed=seed, callback=callback, checkpoint=checkpoint, **options
+            target, method, seed=seed, callback=callback, **options, **fit_options
         )
         return self
 

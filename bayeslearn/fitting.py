@@ -23,8 +23,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from bayeslearn import batches, checkpoints, tree
+from bayeslearn import batches, checkpoints, distributed, tree
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
@@ -39,6 +40,7 @@ from bayeslearn.courses import (
     leaves_of_run,
     run_again,
 )
+from bayeslearn.distributed import Layout
 from bayeslearn.errors import (
     ArgumentError,
     BayesLearnError,
@@ -108,6 +110,11 @@ def fit(
     checkpoint: str | os.PathLike[str] | Keeper | None = None,
     every: int | str = checkpoints.EVERY,
     keep: int = checkpoints.KEEP,
+    mesh: Mesh | None = None,
+    devices: str | None = None,
+    shard: str = "replicate",
+    microbatch: int | None = None,
+    remat: bool = False,
 ) -> Posterior:
     """Infer the posterior over a model's weights.
 
@@ -141,10 +148,23 @@ def fit(
             SIGTERM and SIGINT a last checkpoint is written before the run leaves.
         every: steps between checkpoints, or a time such as "30s", "5m" or "1h".
         keep: how many of the last checkpoints are kept.
+        mesh: a `jax.sharding.Mesh` over whose first axis rows are divided; results do not depend
+            on it but for rounding. With several processes each calls `fit` alike, and all get
+            the same posterior; arrays are given whole to each, an iterable gives each its own
+            rows of every batch; a sampler's chains are divided among the processes.
+        devices: "all": a mesh of all devices of all processes.
+        shard: "replicate": the posterior's state is on every device; "weights": leaf by leaf
+            along the mesh's last axis.
+        microbatch: rows of a batch for which the network is evaluated at a time; gradients (and
+            squares) are summed over them. It saves memory, and changes nothing but rounding.
+        remat: keep only the results of matrix products for the gradient and compute the rest
+            again, which saves memory too.
     """
-    keeper = (
-        checkpoint if isinstance(checkpoint, Keeper | None) else Keeper(checkpoint, every, keep)
-    )
+    layout = distributed.layout(mesh, devices, shard)
+    if isinstance(checkpoint, Keeper | None):
+        keeper = checkpoint
+    else:
+        keeper = Keeper(checkpoint, every, keep, is_shared=_is_shared(layout))
     options = {
         "seed": seed,
         "num_steps": num_steps,
@@ -166,6 +186,9 @@ def fit(
         callback=callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
+        microbatch=microbatch,
+        remat=remat,
     )
 
 
@@ -184,6 +207,11 @@ def resume(
     chunk_size: int | None = None,
     every: int | str | None = None,
     keep: int | None = None,
+    mesh: Mesh | None = None,
+    devices: str | None = None,
+    shard: str = "replicate",
+    microbatch: int | None = None,
+    remat: bool = False,
 ) -> Posterior:
     """Go on with a run of `fit(..., checkpoint=path)` from its last sound checkpoint.
 
@@ -200,8 +228,11 @@ def resume(
         callback: the callback, where there was one; False: go on without.
         progress, chunk_size: as in `fit`.
         every, keep: as in `fit`; as they were unless said.
+        mesh, devices, shard, microbatch, remat: as in `fit`; they need not be as they were, and
+            the result is the same but for rounding.
     """
-    keeper = Keeper.reopen(path, every, keep)
+    layout = distributed.layout(mesh, devices, shard)
+    keeper = Keeper.reopen(path, every, keep, is_shared=_is_shared(layout))
     asked = keeper.asked
     if callback is None and asked["has_callback"]:
         refuse("callback", None, "be given again", "Write callback=False to go on without it.")
@@ -222,7 +253,14 @@ def resume(
         callback=None if callback is False else callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
+        microbatch=microbatch,
+        remat=remat,
     )
+
+
+def _is_shared(layout: Layout | None) -> bool:
+    return layout is not None and layout.is_shared
 
 
 def _again(name: str, stored: Any, given: Any) -> Any:
@@ -306,14 +344,23 @@ def _fit(
     callback: Any,
     chunk_size: int | None,
     keeper: Keeper | None,
+    layout: Layout | None,
+    microbatch: int | None,
+    remat: bool,
 ) -> Posterior:
     check_arguments(
-        algorithm, **options, validation=validation, chunk_size=chunk_size, callback=callback
+        algorithm,
+        **options,
+        validation=validation,
+        chunk_size=chunk_size,
+        callback=callback,
+        microbatch=microbatch,
     )
     batch_size, num_data = options["batch_size"], options["num_data"]
     began = time.perf_counter()
     root = jax.random.key(int(options["seed"]))
-    target, start, stream = _bind(model, algorithm, data, options, root)
+    with contextlib.nullcontext() if layout is None else distributed.on_host():
+        target, start, stream = _bind(model, algorithm, data, options, root, layout)
     if stream is not None and _is_pair(data):  # a memory map, in batches of this size
         batch_size = "auto"
     given, first = params, None
@@ -340,6 +387,10 @@ def _fit(
         batch_size = batches.auto_batch_size(rows)
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
+    step_rows = int(batch_size) if stream is None else rows
+    if microbatch is not None and step_rows % int(microbatch):
+        refuse("microbatch", microbatch, f"divide the rows of a batch ({step_rows})")
+    target = dataclasses.replace(target, microbatch=microbatch, remat=bool(remat))
 
     if isinstance(model, Model) and stream is None:
         _warn_of_data(target)
@@ -353,7 +404,14 @@ def _fit(
         }
         keeper.enter(asked, _fingerprints(target, start, held_out))
         if stream is not None:
-            stream.keep(target, keeper.position)
+            # Processes may have other rows when the run goes on.
+            stream.keep(target, keeper.position, compares=not _is_shared(layout))
+    rows_at_home = target.data
+    if layout is not None:
+        target = layout.put(target.on(None)).on(layout.put_rows(target.data))
+        held_out, root = layout.put_rows(held_out), layout.put(root)
+        is_quiet = layout.is_shared and not distributed.is_first()
+        progress = False if is_quiet else progress
     setting = _Setting(
         target=target,
         stream=stream,
@@ -364,9 +422,14 @@ def _fit(
         callback=callback,
         chunk_size=chunk_size,
         keeper=keeper,
+        layout=layout,
+        rows_at_home=rows_at_home,
     )
-    reading = contextlib.nullcontext() if stream is None else contextlib.closing(stream)
-    with contextlib.nullcontext() if keeper is None else keeper.listening(), reading:
+    with (
+        distributed.translated(_is_shared(layout)),
+        contextlib.nullcontext() if keeper is None else keeper.listening(),
+        contextlib.nullcontext() if stream is None else contextlib.closing(stream),
+    ):
         return _infer(setting, partly, algorithm, starts, first, options, began)
 
 
@@ -426,6 +489,8 @@ def _infer(
             rest,
             may_end=num_steps == "auto",
         )
+    target = dataclasses.replace(setting.at_home(run.target), microbatch=None, remat=False)
+    run = run._replace(state=setting.home(run.state), target=target)
     if stream is not None:
         notes.extend(stream.notes)
     if stream is not None and stream.spoiled:
@@ -531,13 +596,20 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
     return found._replace(compile_time=compile_time)
 
 
-def _begin(target: Target, algorithm: Algorithm, start: PyTree, warm: _Warm | None, key: Array):
+def _begin(
+    target: Target,
+    algorithm: Algorithm,
+    start: PyTree,
+    warm: _Warm | None,
+    key: Array,
+    layout: Layout | None = None,
+):
     """The first state: from the warm start if there was one, else from the network."""
     if warm is None:
-        return _init(algorithm, key, target, start)
+        return _init(algorithm, key, target, start, layout=layout)
     if warm.state is not None:
         return warm.state
-    return _init_from(algorithm, key, target, warm.q)
+    return _init_from(algorithm, key, target, warm.q, layout=layout)
 
 
 class _Setting(NamedTuple):
@@ -553,6 +625,8 @@ class _Setting(NamedTuple):
     chunk_size: int | None
     keeper: Keeper | None = None
     phase: str = MAIN
+    layout: Layout | None = None
+    rows_at_home: Batch | None = None  # of the target, where they were before they were divided
 
     def before(self, name: str) -> _Setting:
         """The setting of a phase before this one, with randomness of its own."""
@@ -569,6 +643,21 @@ class _Setting(NamedTuple):
         """An occasion for a checkpoint."""
         if self.keeper is not None:
             self.keeper.look(self.phase, place.now, place, self.position)
+
+    def home(self, values: Any) -> Any:
+        """Whole arrays, as if there were no mesh."""
+        return values if self.layout is None else distributed.home(values)
+
+    def at_home(self, target: Target) -> Target:
+        if self.layout is None:
+            return target
+        return self.home(target.on(None)).on(self.rows_at_home)
+
+    def any_asks(self, is_asked: Any) -> bool:
+        """Whether a callback asks to stop, on any process."""
+        if not _is_shared(self.layout):
+            return bool(is_asked)
+        return distributed.any_process(bool(is_asked))[0]
 
     @property
     def position(self) -> batches.Position | None:
@@ -608,21 +697,25 @@ def _optimise(
     A stream of batches that ends before all steps are done ends them, if it `may_end`.
     """
     base, root = setting.target if warm is None else warm.target, setting.root
+    layout = setting.layout
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = CHUNK if setting.stream is None else setting.stream.length(base)
     most = setting.most(length)
     key_step, key_data = _named(root, "step"), _named(root, "data")
     eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
+    if layout is not None:
+        eval_data = layout.put_rows(eval_data)
 
     def begin() -> Any:
-        return _begin(base, algorithm, start, warm, _named(root, "init"))
+        return _begin(base, algorithm, start, warm, _named(root, "init"), layout)
 
     timer = time.perf_counter()
     keeper, left = setting.keeper, None
     if keeper is not None:
         if (done := keeper.finished(setting.phase)) is not None:
             state, target = run_again(done, jax.eval_shape(begin), base)
+            state = state if layout is None else layout.put_state(state)
             return _Run(state, target, None, {}, None, "", [], 0.0)
         left = keeper.left(setting.phase)
     if left is None:
@@ -631,8 +724,9 @@ def _optimise(
         run = Course(state, base, patience)
         run.stopped = f"All {num_steps} steps were done."
     else:
-        run = Course.from_record(left, jax.eval_shape(begin), base, patience)
-    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length)
+        place = None if layout is None else layout.put_state
+        run = Course.from_record(left, jax.eval_shape(begin), base, patience, place)
+    advance = partial(_advance, key_step=key_step, key_data=key_data, length=length, layout=layout)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
     if setting.stream is None:
@@ -659,6 +753,8 @@ def _optimise(
                     coming = batches.coming(run.at, goal, num_steps, eval_every, most)
                     with setting.kept(run):
                         stream, count = setting.stream.chunk(run.target, coming, length)
+                        if _is_shared(layout):  # it ends where the first of the processes' ends
+                            count = int(np.min(distributed.gather(count)))
                         if count == 0 and not may_end:
                             raise DataError(
                                 f"The data iterator ended after {run.at} of {num_steps} steps. Give"
@@ -731,7 +827,7 @@ def _optimise(
                     is_asked = setting.callback(
                         Progressed(algorithm.name, step, num_steps, metrics)
                     )
-                if is_asked:
+                if setting.any_asks(is_asked):
                     run.stopped, run.ended = f"The callback stopped it at step {step}.", True
     if run.step == 0:
         raise ArgumentError("`data` must give at least one batch, got an iterator that is empty.")
@@ -758,7 +854,8 @@ def _optimise(
     target = algorithm.settled(best.target, best.state)
     if setting.phase != MAIN:
         if keeper is not None:
-            keeper.finish(setting.phase, leaves_of_run(best.state, target), setting.position)
+            left = leaves_of_run(*setting.home((best.state, target.on(None))))
+            keeper.finish(setting.phase, left, setting.position)
         return _Run(best.state, target, None, {}, None, run.stopped, notes, compile_time)
     elbo = None
     if algorithm.has_lower_bound:
@@ -785,13 +882,15 @@ def _sample(
     setting: _Setting, algorithm: Any, start: PyTree, warm: _Warm | None, num_chains: int
 ) -> _Run:
     """Warm-up and kept draws of all chains, spread over cores or devices."""
-    target, root = (setting.target if warm is None else warm.target).marginal(), setting.root
+    target = setting.at_home(setting.target if warm is None else warm.target).marginal()
+    root = setting.home(setting.root)
+    warm = None if warm is None else warm._replace(q=setting.home(warm.q))
     timer = time.perf_counter()
     bytes_per_draw = 8 * tree.size(start)
     length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
     most = setting.most(length)
-    keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in range(num_chains)]
-    lanes = Lanes(num_chains)
+    lanes = Lanes(num_chains, is_shared=_is_shared(setting.layout))
+    keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in lanes.own]
     targets = lanes.put(target)
 
     def begin(key: Array) -> Any:
@@ -811,7 +910,7 @@ def _sample(
                     f" {float(state.log_density)}. Start elsewhere with `params=`, or scale the"
                     " data."
                 )
-        run = Walk(lanes.spread(states), algorithm)
+        run = Walk(lanes.spread(states), algorithm, lanes)
         run.stopped = f"All {algorithm.num_samples} draws of {num_chains} chain(s) were kept."
     else:
         run = Walk.from_record(left, jax.eval_shape(begin, keys[0]), lanes, algorithm)
@@ -862,7 +961,7 @@ def _sample(
                 with setting.kept(run):
                     told = Progressed(algorithm.name, run.step, total, metrics)
                     is_asked = setting.callback(told)
-                if is_asked and not is_warmup:
+                if setting.any_asks(is_asked) and not is_warmup:
                     run.stopped = f"The callback stopped it at step {run.step}."
                     run.ended = True
     pieces = [run.piece()]
@@ -888,14 +987,20 @@ def _sample(
     return _Run(state, target, draws, arrays, None, run.stopped, notes, compile_time)
 
 
-@jax.jit
-def _init(algorithm: Any, key: Array, target: Target, params: PyTree) -> Any:
-    return jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+@partial(jax.jit, static_argnames="layout")
+def _init(
+    algorithm: Any, key: Array, target: Target, params: PyTree, *, layout: Layout | None = None
+) -> Any:
+    state = jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+    return state if layout is None else layout.on_state(state)
 
 
-@jax.jit
-def _init_from(algorithm: Any, key: Array, target: Target, q: Any) -> Any:
-    return jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
+@partial(jax.jit, static_argnames="layout")
+def _init_from(
+    algorithm: Any, key: Array, target: Target, q: Any, *, layout: Layout | None = None
+) -> Any:
+    state = jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
+    return state if layout is None else layout.on_state(state)
 
 
 def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, Array]:
@@ -907,7 +1012,7 @@ def _advance(algorithm: Algorithm, **arguments: Any) -> tuple[Any, Any, Array, A
     return _steps(algorithm, skips=True, **arguments) if int(results[2]) else results
 
 
-@partial(jax.jit, static_argnames=("length", "batch_size", "skips"))
+@partial(jax.jit, static_argnames=("length", "batch_size", "skips", "layout"))
 def _steps(
     algorithm: Algorithm,
     *,
@@ -921,6 +1026,7 @@ def _steps(
     batch_size: int | None,
     stream: Batch | None,
     skips: bool,
+    layout: Layout | None = None,
 ) -> tuple[Any, Any, Array, Array]:
     """Steps begin, ..., begin + count - 1: new state, their infos, steps not finite, all finite.
 
@@ -950,8 +1056,10 @@ def _steps(
         state, order, infos, bad = carry
         t = begin + j
         batch, order = batch_of(t, j, order)
+        batch = batch if layout is None else layout.on_rows(batch)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), target, state, batch)
         info = _recorded(algorithm, info)
+        new = new if layout is None else layout.on_state(new)
         finite = tree.all_finite(info)
         state = tree.where(finite, new, state) if skips else new
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
@@ -1095,7 +1203,7 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
             check_whole(name, given[name], least=1)
     if (starts := given.get("starts", 1)) != "auto":
         check_whole("starts", starts, least=1)
-    for name in ("num_chains", "num_data", "eval_every", "chunk_size"):
+    for name in ("num_chains", "num_data", "eval_every", "chunk_size", "microbatch"):
         if given[name] is not None:
             check_whole(name, given[name], least=1)
     if given["callback"] is not None and not callable(given["callback"]):
@@ -1103,7 +1211,12 @@ def check_arguments(algorithm: Algorithm, **given: Any) -> None:
 
 
 def _bind(
-    model: Any, algorithm: Algorithm, data: Any, options: dict[str, Any], root: Array
+    model: Any,
+    algorithm: Algorithm,
+    data: Any,
+    options: dict[str, Any],
+    root: Array,
+    layout: Layout | None,
 ) -> tuple[Target, PyTree, batches.Stream | None]:
     """The target, starting parameters, and the stream if data come as one."""
     key, num_data = _named(root, "network"), options["num_data"]
@@ -1119,7 +1232,7 @@ def _bind(
         refuse("data", None, "be a pair (x, y)")
     source = None
     if _is_pair(data):
-        if algorithm.takes_minibatches:
+        if algorithm.takes_minibatches and not _is_shared(layout):
             source = batches.mapped(data, model, options["batch_size"], options["seed"])
         if source is None:
             target, start = model.bind(data, key)
@@ -1130,17 +1243,22 @@ def _bind(
             Shown(f"a {type(data).__name__}"),
             "be a pair (x, y), or an iterable of such pairs with `num_data`",
         )
-    stream = batches.Stream(data if source is None else source)
+    put = jax.device_put if layout is None else layout.put_stream
+    stream = batches.Stream(data if source is None else source, put)
     if source is not None:
         stream.notes.append(
             f"The memory map was not copied but read in batches of {source.batch_size} rows, as"
             " bl.sources.arrays does."
         )
-    num_data = stream.num_data() if num_data is None else num_data
+    if num_data is None:
+        num_data = stream.num_data()
+        if _is_shared(layout):  # each process has told of its own rows
+            num_data = int(np.sum(distributed.gather(num_data)))
     try:
         first = stream.first(EVAL_ROWS)
     except StopIteration:
         refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
+    first = first if layout is None else layout.first_batch(first)
     target, start = model.bind(first, key, num_data=int(num_data))
     return target, start, stream
 

@@ -144,6 +144,31 @@ of_network = _chain(
         "--validation-fraction", type=float, help="Of the training rows, to decide when to stop."
     ),
 )
+over_processes = _chain(
+    click.option(
+        "--distributed",
+        is_flag=True,
+        help="One of several processes of this run: found by Slurm, Kubernetes, MPI or as below.",
+    ),
+    click.option("--processes", type=click.IntRange(min=1), help="How many there are."),
+    click.option("--process-id", type=click.IntRange(min=0), help="Which this is, from 0."),
+    click.option("--coordinator", metavar="HOST:PORT", help="Where the first listens."),
+)
+
+
+def joined(
+    is_asked: bool, coordinator: str | None, processes: int | None, process_id: int | None
+) -> bool:
+    """Whether this process is the first, once it has joined the others; before JAX is used."""
+    if not is_asked:
+        for name, value in (("processes", processes), ("process-id", process_id)):
+            if value is not None:
+                refuse(name, value, "stand beside --distributed")
+        return True
+    bl.distributed.initialize(coordinator, processes, process_id)
+    return bl.distributed.is_first()
+
+
 seeded = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 

@@ -155,6 +155,8 @@ class Target(eqx.Module):
     start: PyTree = None
     held: PyTree = None  # the network's leaves that have no posterior
     held_prior: Any = None
+    microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
+    remat: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     @precision.double_precision
@@ -261,7 +263,18 @@ class Target(eqx.Module):
         """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
         with precision.network_precision(self.dtype):
             weights = self.weights(params)
-            outputs = jax.vmap(lambda row: self.row_outputs(weights, row, key))(x)
+
+            def of_row(row: PyTree) -> Array:
+                return self.row_outputs(weights, row, key)
+
+            if self.remat:
+                of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
+            split = tree.pieces(x, self.microbatch)
+            if split is None:
+                outputs = jax.vmap(of_row)(x)
+            else:  # a gradient keeps a piece's rows alone, and evaluates it again
+                parts = jax.lax.map(jax.checkpoint(jax.vmap(of_row)), split)
+                outputs = jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     def log_likelihood(

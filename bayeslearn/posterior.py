@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from bayeslearn import tree
+from bayeslearn import distributed, tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import ArgumentError, check_whole, refuse
 from bayeslearn.families import Draws, Point
@@ -68,12 +69,22 @@ class Posterior:
         return self.family.sample(key, num)
 
     @double_precision
-    def predict(self, x: Any, *, num_samples: int | None = None, seed: int = 0) -> Predictive:
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+        mesh: Mesh | None = None,
+        devices: str | None = None,
+    ) -> Predictive:
         """The predictive distribution at the rows of x.
 
         `num_samples` draws of the weights are used: 256 unless said, a sampler's kept draws up
-        to 1000, one for a point.
+        to 1000, one for a point. With a `mesh` (or `devices="all"`, see `fit`) rows are divided
+        among its devices; of several processes each must then ask the same of the same rows.
         """
+        layout = distributed.layout(mesh, devices)
         if self.target.is_density:
             raise ArgumentError("A bare log-density has no predictions; use `sample`.")
         if num_samples is not None:
@@ -92,7 +103,7 @@ class Posterior:
             )
         draws = self.family.sample(jax.random.key(seed), num_samples)
         target = self.algorithm.predictive_target(self.target, self.family)
-        return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x)
+        return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x, layout)
 
     @double_precision
     def summary(self, level: float = 0.9) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.distributed import Layout, home
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.model import Target
 from bayeslearn.precision import double_precision
@@ -38,9 +39,12 @@ SAMPLES = 4096  # of a row, where its distribution function is not known
 class Predictive:
     """The predictive distribution at each row of x. Made by `Posterior.predict`."""
 
-    def __init__(self, target: Target, draws: PyTree, x: PyTree):
+    def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
         # Without the training rows, whose number would have it compiled anew.
         self._target, self._draws, self._x = target.to_predict().on(None), draws, x
+        self._layout = layout
+        if layout is not None:
+            self._target, self._draws = layout.put((self._target, draws))
         self.num_rows = len(jax.tree.leaves(x)[0])
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
@@ -165,7 +169,7 @@ class Predictive:
             values = _sample(
                 self._target, self._draws, x, chosen, key, at_once=self._at_once(x, num)
             )
-            parts.append(np.asarray(values)[:, :rows])
+            parts.append(np.asarray(home(values))[:, :rows])
         values = np.concatenate(parts, axis=1)
         return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
 
@@ -190,10 +194,12 @@ class Predictive:
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
         size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // held))
+        size *= 1 if self._layout is None else self._layout.num_shards
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
-            yield rows, *jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            arrays = jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            yield rows, *(arrays if self._layout is None else self._layout.put_rows(arrays))
 
     def _at_once(self, x: PyTree, num: int) -> int:
         """Draws evaluated together on these rows, by a fixed rule."""
@@ -207,7 +213,7 @@ class Predictive:
         for rows, x, *arrays in self._chunks(*more, held=held):
             at_once = self._at_once(x, self.num_samples)
             values = jitted(self._target, self._draws, x, *arrays, at_once=at_once)
-            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], values))
+            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], home(values)))
         return jax.tree.map(lambda *p: np.concatenate(p), *parts)
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:

@@ -91,6 +91,19 @@ def select(params: PyTree, chosen: tuple[bool, ...]) -> PyTree:
     return jax.tree.unflatten(treedef, kept)
 
 
+def pieces(rows: PyTree, size: int | None) -> PyTree | None:
+    """Rows (n, ...) as (n / size, size, ...), or None where they are not to be cut, or cannot be.
+
+    A piece has every (n / size)-th row, so that rows divided among devices stay where they are.
+    """
+    num = len(jax.tree.leaves(rows)[0])
+    if size is None or num <= size or num % size:
+        return None
+    return jax.tree.map(
+        lambda a: jnp.moveaxis(a.reshape(size, num // size, *a.shape[1:]), 1, 0), rows
+    )
+
+
 def ravel(params: PyTree) -> Array:
     return ravel_pytree(params)[0]
 

@@ -24,6 +24,9 @@ SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 # Named without an underscore because other rooms of the library use them.
 INTERNAL = {
     "diagnostics": {"all_rows", "arviz", "check_generative", "convergence", "outputs_at_rows"},
+    "distributed": {
+        *("Layout", "any_process", "gather", "home", "layout", "main", "on_host", "translated"),
+    },
     "likelihoods": {
         "expected_log_det",
         "inverse_wishart_kl",

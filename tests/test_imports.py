@@ -17,6 +17,7 @@ PACKAGE = Path(bl.__file__).parent
 ROOMS = [
     {"errors", "precision"},
     {"tree"},
+    {"distributed"},
     {"noise"},
     {"priors", "likelihoods", "networks"},
     {"model"},

@@ -162,7 +162,18 @@ def squared_gradients(target: Target, params: PyTree, batch: Batch) -> PyTree:
 
 def moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
     """Sums over the rows of log p, of its gradient and of the gradient's square, in one pass."""
-    return _moments(target, params, batch, *_outputs_and_pull(target, params, batch.x))
+
+    def of(rows: Batch) -> tuple[Array, PyTree, PyTree]:
+        return _moments(target, params, rows, *_outputs_and_pull(target, params, rows.x))
+
+    split = tree.pieces(batch, target.microbatch)
+    if split is None:
+        return of(batch)
+    shapes = jax.eval_shape(of, jax.tree.map(lambda leaf: leaf[0], split))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(
+        lambda sums, rows: (jax.tree.map(jnp.add, sums, of(rows)), None), zeros, split
+    )[0]
 
 
 def fallbacks(target: Target, params: PyTree) -> list[str]:
