@@ -22,6 +22,7 @@ it being read, so that a resumed run goes on at once.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,6 +89,9 @@ class Source:
         """The rows (x, y) of some blocks, one block after the other."""
         raise NotImplementedError
 
+    def expect(self, blocks: Sequence[int]) -> None:
+        """These will be read next: an occasion to have them fetched meanwhile."""
+
     def __len__(self) -> int:
         """Batches in an epoch."""
         return -(-self.num_data // self.batch_size)
@@ -151,6 +155,7 @@ class Source:
             rows = self._permutation(size, epoch, number)[skipped:]
             skipped = 0
             buffer = self.read([int(block) for block in blocks])
+            self.expect(np.sort(order[start + self._at_a_time :][: self._at_a_time]).tolist())
             while len(rows):
                 parts.append(_picked(buffer, rows[:missing]))
                 rows = rows[missing:]
@@ -198,7 +203,24 @@ class _Arrays(Source):
         edges = np.append(np.arange(0, rows, block), rows)
         super().__init__(edges, row_bytes, batch_size, seed, shuffle=shuffle, buffer_bytes=buffer)
 
+    def expect(self, blocks: Sequence[int]) -> None:
+        for leaf in jax.tree.leaves(self._arrays):
+            # A map as a whole: of a part of one it is not known where in the file it begins.
+            if not isinstance(leaf, np.memmap) or not isinstance(leaf.base, mmap.mmap):
+                continue
+            if not leaf.flags.c_contiguous or not hasattr(leaf.base, "madvise"):
+                continue
+            begin = leaf.offset % mmap.ALLOCATIONGRANULARITY
+            row = leaf.nbytes // len(leaf)
+            for block in blocks:
+                start = begin + int(self.edges[block]) * row
+                stop = begin + int(self.edges[block + 1]) * row
+                start -= start % mmap.PAGESIZE
+                leaf.base.madvise(mmap.MADV_WILLNEED, start, stop - start)
+
     def read(self, blocks: Sequence[int]) -> Rows:
+        self.expect(blocks)
+
         def rows(leaf: Any) -> np.ndarray:
             parts = [leaf[self.edges[b] : self.edges[b + 1]] for b in blocks]
             return np.concatenate([np.asarray(part) for part in parts])
