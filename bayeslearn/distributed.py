@@ -242,11 +242,21 @@ class Layout(NamedTuple):
 
         return jax.tree.map(one, batches)
 
-    def first_batch(self, batch: Any) -> Any:
-        """Of a stream: the rows of all processes, by which the model is bound."""
+    def first_rows(self, rows: Any, batch_size: int | None = None) -> Any:
+        """Of a stream: the first rows of all processes, by which the model is bound.
+
+        In the order of the batches that they make together, where they are several.
+        """
         if not self.is_shared:
-            return batch
-        return jax.tree.map(lambda leaf: np.concatenate(list(gather(leaf))), tuple(batch))
+            return rows
+
+        def one(leaf: Any) -> np.ndarray:
+            every = gather(leaf)  # (processes, batches * rows, ...)
+            size = every.shape[1] if batch_size is None else batch_size
+            split = every.reshape(len(every), -1, size, *every.shape[2:])
+            return np.moveaxis(split, 0, 1).reshape(-1, *every.shape[2:])
+
+        return jax.tree.map(one, tuple(rows))
 
     def _spec(self, *axes: str | None) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*axes))

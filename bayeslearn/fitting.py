@@ -387,9 +387,8 @@ def _fit(
         batch_size = batches.auto_batch_size(rows)
     elif int(batch_size) > rows:
         refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
-    step_rows = int(batch_size) if stream is None else rows
-    if microbatch is not None and step_rows % int(microbatch):
-        refuse("microbatch", microbatch, f"divide the rows of a batch ({step_rows})")
+    if microbatch is not None and stream is None and int(batch_size) % int(microbatch):
+        refuse("microbatch", microbatch, f"divide the rows of a batch ({batch_size})")
     target = dataclasses.replace(target, microbatch=microbatch, remat=bool(remat))
 
     if isinstance(model, Model) and stream is None:
@@ -1258,7 +1257,7 @@ def _bind(
         first = stream.first(EVAL_ROWS)
     except StopIteration:
         refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
-    first = first if layout is None else layout.first_batch(first)
+    first = first if layout is None else layout.first_rows(first)
     target, start = model.bind(first, key, num_data=int(num_data))
     return target, start, stream
 
