@@ -1,0 +1,182 @@
+"""NumPyro: HMC of a network, NUTS and full-rank SVI of the labour posterior, SVI of an MLP."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+
+from peers import problems
+from peers.ours import each_seed, smallest_ess
+
+PACKAGES = ("numpyro", "jax", "jaxlib", "numpy")
+
+
+def layer(name: str, inputs: int, outputs: int, scale: float):
+    weight = numpyro.sample(
+        f"{name}_weight", dist.Normal(0, scale).expand([inputs, outputs]).to_event(2)
+    )
+    bias = numpyro.sample(f"{name}_bias", dist.Normal(0, scale).expand([outputs]).to_event(1))
+    return weight, bias
+
+
+def network(x, y):
+    first, bias = layer("first", problems.INPUTS, problems.HIDDEN, problems.WEIGHT_SCALE)
+    second, offset = layer("second", problems.HIDDEN, 1, problems.WEIGHT_SCALE)
+    log_noise = numpyro.sample("log_noise", dist.Normal(jnp.log(jnp.std(y)), 1.0))
+    outputs = jnp.tanh(x @ first + bias) @ second + offset
+    numpyro.sample("y", dist.Normal(outputs[:, 0], jnp.exp(log_noise)), obs=y)
+
+
+def labour(x, y):
+    w = numpyro.sample("w", dist.Normal(0, problems.LABOUR_SCALE).expand([x.shape[1]]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def classifier(x, y, num_data):
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(problems.MLP)):
+        weight, bias = layer(f"layer{i}", inputs, outputs, 1.0)
+        x = jax.nn.relu(x) if i else x
+        x = x @ weight + bias
+    with numpyro.plate("rows", num_data, subsample_size=len(y)):
+        numpyro.sample("y", dist.Categorical(logits=x), obs=y)
+
+
+def hmc(turns, draws: int, chains: int = 1, spread: str = "sequential") -> None:
+    kernel = HMC(
+        network,
+        step_size=problems.STEP_SIZE,
+        num_steps=problems.LEAPFROG,
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+    mcmc = MCMC(
+        kernel,
+        num_warmup=0,
+        num_samples=draws,
+        num_chains=chains,
+        chain_method=spread,
+        progress_bar=False,
+    )
+    rows = tuple(map(jnp.asarray, problems.regression_rows()))
+    key = jax.random.key(problems.SEED)
+    while True:
+        mcmc.run(key, *rows, extra_fields=("accept_prob", "num_steps"))
+        extra = mcmc.get_extra_fields()
+        if not turns.wait(
+            float(jnp.sum(extra["num_steps"])), acceptance=float(jnp.mean(extra["accept_prob"]))
+        ):
+            return
+        mcmc.post_warmup_state = mcmc.last_state
+        key = mcmc.post_warmup_state.rng_key
+
+
+def nuts(turns, data: str, warmup: int, samples: int, chains: int, spread: str) -> None:
+    rows = tuple(map(jnp.asarray, problems.labour_rows(data)))
+    mcmc = MCMC(
+        NUTS(labour),
+        num_warmup=warmup,
+        num_samples=samples,
+        num_chains=chains,
+        chain_method=spread,
+        progress_bar=False,
+    )
+
+    def run(seed: int) -> dict:
+        key_warmup, key_draws = jax.random.split(jax.random.key(seed))
+        mcmc.warmup(key_warmup, *rows)
+        jax.block_until_ready(mcmc.post_warmup_state.z)
+        turns.mark("warmup_seconds")
+        mcmc.run(key_draws, *rows, extra_fields=("num_steps",))
+        draws = np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
+        turns.end()
+        gradients = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        return {"ess": smallest_ess(draws), "gradients": gradients}
+
+    each_seed(turns, run)
+
+
+def full_rank(data: str, steps: int, draws: int):
+    """run(key, learning rate): mean and factor after Adam, whose rate falls to nothing."""
+    x, y = problems.labour_rows(data)
+    rows = jnp.asarray(x), jnp.asarray(y)
+    guide = AutoMultivariateNormal(labour)
+
+    @jax.jit
+    def run(key, rate):
+        def falling(step):
+            return rate * 0.5 * (1.0 + jnp.cos(jnp.pi * step / steps))
+
+        svi = SVI(labour, guide, numpyro.optim.Adam(falling), Trace_ELBO(num_particles=draws))
+        state = svi.init(key, *rows)
+        state, _ = jax.lax.scan(lambda s, _: svi.update(s, *rows), state, length=steps)
+        found = svi.get_params(state)
+        return found["auto_loc"], found["auto_scale_tril"]
+
+    return run, (x, y)
+
+
+def svi_full(turns, data: str, steps: int, draws: int, rate: float) -> None:
+    run_once, rows = full_rank(data, steps, draws)
+
+    def run(seed: int) -> dict:
+        found = jax.block_until_ready(run_once(jax.random.key(seed), rate))
+        turns.end()
+        return {"gap": problems.labour_gap(*found, *rows)}
+
+    each_seed(turns, run)
+
+
+def tune_full(turns, data: str, seeds: int) -> None:
+    """The shortest run within 0.02 nats for every seed, of many settings; it needs no turns."""
+    found = []
+    for draws, steps in itertools.product((1, 4, 10, 50), (250, 500, 1000, 2000, 4000)):
+        run, rows = full_rank(data, steps, draws)
+        for rate in (0.003, 0.01, 0.03, 0.1):
+            jax.block_until_ready(run(jax.random.key(0), rate))
+            gaps, seconds = [], []
+            for seed in range(1, seeds + 1):
+                began = time.perf_counter()
+                q = jax.block_until_ready(run(jax.random.key(seed), rate))
+                seconds.append(time.perf_counter() - began)
+                gaps.append(problems.labour_gap(*q, *rows, draws=20_000))
+            best = {"draws": draws, "steps": steps, "rate": rate, "worst_gap": max(gaps)}
+            found.append(best | {"seconds_each": float(np.median(seconds))})
+    turns.wait(found=found)
+
+
+def svi_mlp(turns, steps: int) -> None:
+    """AutoNormal, one draw, `svi.update` in a compiled scan."""
+    x, y = problems.image_rows()
+    x, y = jnp.asarray(x), jnp.asarray(y, jnp.int32)
+    svi = SVI(classifier, AutoNormal(classifier), numpyro.optim.Adam(1e-3), Trace_ELBO())
+    order = jax.random.permutation(jax.random.key(problems.SEED), len(x))
+    num_batches = len(x) // problems.BATCH
+
+    def batch(t):
+        rows = jax.lax.dynamic_slice(
+            order, ((t % num_batches) * problems.BATCH,), (problems.BATCH,)
+        )
+        return x[rows], y[rows]
+
+    @jax.jit
+    def run(state, begin):
+        def one(state, t):
+            return svi.update(state, *batch(t), num_data=len(x))
+
+        return jax.lax.scan(one, state, begin + jnp.arange(steps))
+
+    state, done = svi.init(jax.random.key(problems.SEED), *batch(0), num_data=len(x)), 0
+    while True:
+        state, losses = jax.block_until_ready(run(state, done))
+        done += steps
+        if not turns.wait(steps, last=float(losses[-1])):
+            return

@@ -1,0 +1,368 @@
+"""Ours, a peer and the floor, taking turns in one run.
+
+    python benchmarks/versus.py run [--cases mlp-step hmc ...] [--peers numpyro ...] [--repeats 15]
+    python benchmarks/versus.py table
+
+A cell is a case and a peer: a JSON file in benchmarks/results/versus, with every turn's seconds,
+versions, device, load and seed; one that is there is not run again. Each contender is a process of
+its own (`benchmarks/peers/turns.py`), in its own environment where peers conflict, and is asked for
+one turn at a time, in an order that shifts with every round. What is compared is the median over
+rounds of the ratios within a round. Compiling and the first turn are apart, without JAX's cache on
+disk. `make peers` makes the environments; a peer that is not installed is passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "versus"
+ENVIRONMENTS = ROOT / ".peers"
+SEED = 0
+HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
+DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CHAINS}"}
+EMGVB_STEPS = 100
+FULL_RANK = {"steps": 1000, "draws": 10, "rate": 0.03}  # the fastest of `numpyro.tune_full`
+
+
+class Contender(NamedTuple):
+    module: str  # a file of benchmarks/peers
+    function: str
+    options: dict = {}
+    environment: str = "jax"  # that of this process; else a folder of ENVIRONMENTS
+    variables: dict = {}
+
+
+class Case(NamedTuple):
+    unit: str
+    shared: dict[str, Contender]  # in every cell of the case
+    peers: dict[str, dict[str, Contender]]
+    ratios: dict[str, tuple[str, str]]  # name -> contenders whose times per unit are divided
+    needs_data: bool = False
+    repeats: int = 15
+
+
+def torch_peer(module: str, steps: int, function: str = "step") -> dict[str, Contender]:
+    floor = Contender("torch_adam", "step", {"steps": steps}, "torch")
+    return {"peer": Contender(module, function, {"steps": steps}, "torch"), "its adam": floor}
+
+
+def cases(data: str) -> dict[str, Case]:
+    steps = {"steps": 20}
+    one, four = {"draws": HMC_DRAWS}, {"draws": HMC_DRAWS, "chains": CHAINS}
+    chains = {"data": data, "warmup": WARMUP, "samples": SAMPLES, "chains": CHAINS}
+    labour = {"data": data}
+    return {
+        "mlp-step": Case(
+            "step",
+            {
+                "adam": Contender("ours", "step", {"method": "adam", **steps}),
+                "ours": Contender("ours", "step", {"method": "bayes-by-backprop", **steps}),
+            },
+            {
+                name: torch_peer(module, 20)
+                for name, module in {
+                    "bayesian-torch": "bayesian_torch",
+                    "blitz": "blitz",
+                    "torchbnn": "torchbnn",
+                    "posteriors": "posteriors",
+                    "pyro": "pyro",
+                }.items()
+            }
+            | {"numpyro": {"peer": Contender("numpyro", "svi_mlp", steps)}},
+            {
+                "peer / ours": ("peer", "ours"),
+                "ours / our Adam": ("ours", "adam"),
+                "peer / its Adam": ("peer", "its adam"),
+                "its Adam / our Adam": ("its adam", "adam"),
+            },
+        ),
+        "natural-step": Case(
+            "step",
+            {
+                "adam": Contender("ours", "step", {"method": "adam", **steps}),
+                "vadam": Contender("ours", "step", {"method": "vadam", **steps}),
+                "vogn": Contender("ours", "step", {"method": "vogn", **steps}),
+            },
+            {"ivon-opt": torch_peer("ivon", 20)},
+            {
+                "Vadam / our Adam": ("vadam", "adam"),
+                "VOGN / our Adam": ("vogn", "adam"),
+                "IVON / its Adam": ("peer", "its adam"),
+                "IVON / Vadam": ("peer", "vadam"),
+                "IVON / VOGN": ("peer", "vogn"),
+            },
+        ),
+        "hmc": Case(
+            "gradient",
+            {
+                "bare": Contender("ours", "gradients", {"count": HMC_DRAWS * 32}),
+                "ours": Contender("ours", "hmc", one),
+            },
+            {
+                "blackjax": {
+                    "peer": Contender("blackjax", "hmc", one),
+                    "peer, our log-joint": Contender("blackjax", "hmc", one | {"target": "ours"}),
+                },
+                "numpyro": {"peer": Contender("numpyro", "hmc", one)},
+            },
+            {
+                "bare / ours": ("bare", "ours"),
+                "peer / ours": ("peer", "ours"),
+                "peer with our log-joint / ours": ("peer, our log-joint", "ours"),
+            },
+        ),
+        "hmc-chains": Case(
+            "gradient",
+            {"one": Contender("ours", "hmc", one), "ours": Contender("ours", "hmc", four)},
+            {
+                "blackjax": {
+                    "peer": Contender("blackjax", "hmc", four | {"spread": "vmap"}),
+                    "peer, a device a chain": Contender(
+                        "blackjax", "hmc", four | {"spread": "pmap"}, variables=DEVICES
+                    ),
+                },
+                "numpyro": {
+                    "peer": Contender("numpyro", "hmc", four | {"spread": "vectorized"}),
+                    "peer, a device a chain": Contender(
+                        "numpyro", "hmc", four | {"spread": "parallel"}, variables=DEVICES
+                    ),
+                },
+            },
+            {
+                "one chain / ours": ("one", "ours"),
+                "peer / ours": ("peer", "ours"),
+                "peer by devices / ours": ("peer, a device a chain", "ours"),
+            },
+        ),
+        "nuts": Case(
+            "effective sample",
+            {"ours": Contender("ours", "nuts", chains)},
+            {
+                "blackjax": {"peer": Contender("blackjax", "nuts", chains)},
+                "numpyro": {
+                    "peer": Contender("numpyro", "nuts", chains | {"spread": "vectorized"}),
+                    "peer, a device a chain": Contender(
+                        "numpyro", "nuts", chains | {"spread": "parallel"}, variables=DEVICES
+                    ),
+                },
+            },
+            {
+                "peer / ours": ("peer", "ours"),
+                "peer by devices / ours": ("peer, a device a chain", "ours"),
+            },
+            needs_data=True,
+            repeats=9,
+        ),
+        "full-rank": Case(
+            "run",
+            {"ours": Contender("ours", "emgvb", labour | {"steps": EMGVB_STEPS})},
+            {"numpyro": {"peer": Contender("numpyro", "svi_full", labour | FULL_RANK)}},
+            {"peer / ours": ("peer", "ours")},
+            needs_data=True,
+            repeats=9,
+        ),
+    }
+
+
+class Process:
+    """A contender at the other end of its pipes."""
+
+    def __init__(self, contender: Contender, environments: Path):
+        python = Path(sys.executable)
+        if contender.environment != "jax":
+            python = environments / contender.environment / "bin" / "python"
+        variables = os.environ | contender.variables | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        command = [python, ROOT / "benchmarks" / "peers" / "turns.py", contender.module]
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [*map(str, command), contender.function, json.dumps(contender.options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=variables,
+        )
+        self.versions = self._answer()
+        self.setup = self._answer()
+
+    def _answer(self) -> dict:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            lines = self._errors.read().strip().splitlines()
+            raise RuntimeError(lines[-1] if lines else f"exit code {self._process.returncode}")
+        return json.loads(line)
+
+    def turn(self) -> dict:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def measure(contenders: dict[str, Contender], environments: Path, repeats: int) -> dict:
+    processes: dict[str, Process] = {}
+    try:
+        for label, contender in contenders.items():
+            try:
+                processes[label] = Process(contender, environments)
+            except RuntimeError as error:
+                return {"failed": f"{label}: {error}"}
+        turns: dict[str, list[dict]] = {label: [] for label in processes}
+        for round_number in range(repeats):
+            shift = round_number % len(processes)
+            for label in [*processes][shift:] + [*processes][:shift]:
+                try:
+                    turns[label].append(processes[label].turn())
+                except RuntimeError as error:
+                    return {"failed": f"{label}: {error}"}
+    finally:
+        for process in processes.values():
+            process.close()
+    return {
+        "repeats": repeats,
+        "contenders": {
+            label: {
+                "options": contenders[label].options,
+                "versions": process.versions,
+                "setup": process.setup,
+                "turns": turns[label],
+            }
+            for label, process in processes.items()
+        },
+    }
+
+
+def is_installed(contender: Contender, environments: Path) -> bool:
+    if contender.environment == "jax":
+        return find_spec(contender.module) is not None or contender.module == "ours"
+    return (environments / contender.environment / "bin" / "python").exists()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from faithfulness import write_cell
+    from hmc_gradients import environment
+
+    data = "" if arguments.data is None else str(arguments.data.resolve())
+    for case_name, case in cases(data).items():
+        if arguments.cases and case_name not in arguments.cases:
+            continue
+        if case.needs_data and not data:
+            print(f"{case_name} needs --data DIR", file=sys.stderr)
+            continue
+        for peer, own in case.peers.items():
+            path = arguments.results / f"{case_name}__{peer}.json"
+            if path.exists() or (arguments.peers and peer not in arguments.peers):
+                continue
+            if not all(is_installed(one, arguments.environments) for one in own.values()):
+                print(f"{case_name}: {peer} is not installed (make peers)", file=sys.stderr)
+                continue
+            told = environment() | {"case": case_name, "peer": peer, "seed": SEED}
+            repeats = arguments.repeats or case.repeats
+            write_cell(path, measure(case.shared | own, arguments.environments, repeats) | told)
+            print(f"{case_name}: {peer}", flush=True)
+
+
+# Tables
+
+
+def per_unit(turn: dict, unit: str, part: str = "all") -> float:
+    if unit == "effective sample":
+        seconds = turn["seconds"] - (turn["warmup_seconds"] if part == "draws" else 0.0)
+        return seconds / turn["ess"]
+    return turn["seconds"] / turn["units"]
+
+
+def spread(values: list[float]) -> str:
+    low, _, high = statistics.quantiles(values, n=4)
+    return f"{statistics.median(values):.2f} ({low:.2f} to {high:.2f})"
+
+
+def ratios(cell: dict, pair: tuple[str, str], unit: str, part: str = "all") -> list[float] | None:
+    above, below = (cell["contenders"].get(label) for label in pair)
+    if above is None or below is None:
+        return None
+    return [
+        per_unit(a, unit, part) / per_unit(b, unit, part)
+        for a, b in zip(above["turns"], below["turns"], strict=True)
+    ]
+
+
+def rows_of(cell: dict, case: Case) -> list[str]:
+    parts = ("all", "draws") if case.unit == "effective sample" else ("all",)
+    lines = []
+    for part in parts:
+        for name, pair in case.ratios.items():
+            found = ratios(cell, pair, case.unit, part)
+            if found is None:
+                continue
+            words = [
+                f"{1e3 * statistics.median(per_unit(t, case.unit, part) for t in c['turns']):.4g}"
+                for c in (cell["contenders"][label] for label in pair)
+            ]
+            what = name if part == "all" else f"{name}, without warm-up"
+            compiled = " / ".join(
+                f"{cell['contenders'][label]['setup']['seconds']:.1f}" for label in pair
+            )
+            lines.append(
+                f"| {cell['case']} | {cell['peer']} | {what} | {spread(found)}"
+                f" | {' / '.join(words)} | {compiled} |"
+            )
+    return lines
+
+
+def table(results: Path) -> str:
+    lines = [
+        "| case | peer | ratio of times | median (quartiles) | ms per unit | first turn, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    known = cases("")
+    for path in sorted(results.glob("*.json")):
+        cell = json.loads(path.read_text())
+        if "failed" in cell:
+            lines.append(f"| {cell['case']} | {cell['peer']} | failed: {cell['failed']} | | | |")
+        else:
+            lines += rows_of(cell, known[cell["case"]])
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--data", type=Path, help="folder with labour_mroz.csv.gz and splits/")
+    parser.add_argument("--cases", nargs="*", help="some of the cases (default: all)")
+    parser.add_argument("--peers", nargs="*", help="some of the peers (default: all)")
+    parser.add_argument("--repeats", type=int, help="rounds (default: the case's own)")
+    parser.add_argument("--environments", type=Path, default=ENVIRONMENTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.repeats is not None and arguments.repeats < 2:
+        parser.error("--repeats must be at least 2")
+    if arguments.what == "run":
+        run(arguments)
+    print(table(arguments.results))
+
+
+if __name__ == "__main__":
+    main()
