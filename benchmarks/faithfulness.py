@@ -114,9 +114,9 @@ def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def labour_problem(data: Path):
-    import bayeslearn as bl
-
     from peers.problems import labour_rows
+
+    import bayeslearn as bl
 
     model = bl.Model(
         bl.networks.MLP([], use_bias=False),

@@ -20,9 +20,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,15 +33,16 @@ SEED = 0
 HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
 DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CHAINS}"}
 EMGVB_STEPS = 100
+PREDICT_ROWS = 640
 FULL_RANK = {"steps": 1000, "draws": 10, "rate": 0.03}  # the fastest of `numpyro.tune_full`
 
 
 class Contender(NamedTuple):
     module: str  # a file of benchmarks/peers
     function: str
-    options: dict = {}
+    options: Mapping = MappingProxyType({})
     environment: str = "jax"  # that of this process; else a folder of ENVIRONMENTS
-    variables: dict = {}
+    variables: Mapping = MappingProxyType({})
 
 
 class Case(NamedTuple):
@@ -61,7 +63,7 @@ def cases(data: str) -> dict[str, Case]:
     steps = {"steps": 20}
     one, four = {"draws": HMC_DRAWS}, {"draws": HMC_DRAWS, "chains": CHAINS}
     chains = {"data": data, "warmup": WARMUP, "samples": SAMPLES, "chains": CHAINS}
-    labour = {"data": data}
+    labour, size = {"data": data}, {"rows": PREDICT_ROWS, "draws": 1000}
     return {
         "mlp-step": Case(
             "step",
@@ -133,9 +135,9 @@ def cases(data: str) -> dict[str, Case]:
                     ),
                 },
                 "numpyro": {
-                    "peer": Contender("numpyro", "hmc", four | {"spread": "vectorized"}),
+                    "peer": Contender("numpyro", "hmc", four | {"spread": "vmap"}),
                     "peer, a device a chain": Contender(
-                        "numpyro", "hmc", four | {"spread": "parallel"}, variables=DEVICES
+                        "numpyro", "hmc", four | {"spread": "pmap"}, variables=DEVICES
                     ),
                 },
             },
@@ -151,9 +153,9 @@ def cases(data: str) -> dict[str, Case]:
             {
                 "blackjax": {"peer": Contender("blackjax", "nuts", chains)},
                 "numpyro": {
-                    "peer": Contender("numpyro", "nuts", chains | {"spread": "vectorized"}),
+                    "peer": Contender("numpyro", "nuts", chains | {"spread": "vmap"}),
                     "peer, a device a chain": Contender(
-                        "numpyro", "nuts", chains | {"spread": "parallel"}, variables=DEVICES
+                        "numpyro", "nuts", chains | {"spread": "pmap"}, variables=DEVICES
                     ),
                 },
             },
@@ -172,6 +174,45 @@ def cases(data: str) -> dict[str, Case]:
             needs_data=True,
             repeats=9,
         ),
+        "laplace": Case(
+            "fit",
+            {},
+            {
+                f"laplace-torch, {covariance}, {weights}": {
+                    "ours": Contender("ours", "laplace", kind),
+                    "peer": Contender("laplace_torch", "fit", kind, "torch"),
+                }
+                for covariance in ("full", "diagonal")
+                for weights in ("all", "last_layer")
+                if (kind := {"covariance": covariance, "weights": weights})
+            },
+            {"peer / ours": ("peer", "ours")},
+        ),
+        "predict": Case(
+            "draw and row",
+            {
+                "ours": Contender("ours", "predict", size),
+                "products": Contender("ours", "products", size),
+            },
+            {"bare products": {}},
+            {"ours / products": ("ours", "products")},
+            repeats=5,
+        ),
+        "memory": Case(
+            "run",
+            {},
+            {
+                f"{what}, {rows} rows, {draws} draws": {
+                    "ours": Contender(
+                        "ours", "memory", {"what": what, "rows": rows, "draws": draws}
+                    )
+                }
+                for what in ("mean", "covariance", "log_prob", "interval")
+                for rows, draws in ((1000, 100), (2000, 100), (1000, 200))
+            },
+            {},
+            repeats=2,
+        ),
     }
 
 
@@ -182,11 +223,11 @@ class Process:
         python = Path(sys.executable)
         if contender.environment != "jax":
             python = environments / contender.environment / "bin" / "python"
-        variables = os.environ | contender.variables | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        variables = os.environ | {**contender.variables} | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         command = [python, ROOT / "benchmarks" / "peers" / "turns.py", contender.module]
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, read when it fails
         self._process = subprocess.Popen(
-            [*map(str, command), contender.function, json.dumps(contender.options)],
+            [*map(str, command), contender.function, json.dumps(dict(contender.options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -244,7 +285,7 @@ def measure(contenders: dict[str, Contender], environments: Path, repeats: int) 
         "repeats": repeats,
         "contenders": {
             label: {
-                "options": contenders[label].options,
+                "options": dict(contenders[label].options),
                 "versions": process.versions,
                 "setup": process.setup,
                 "turns": turns[label],
@@ -312,6 +353,10 @@ def ratios(cell: dict, pair: tuple[str, str], unit: str, part: str = "all") -> l
 def rows_of(cell: dict, case: Case) -> list[str]:
     parts = ("all", "draws") if case.unit == "effective sample" else ("all",)
     lines = []
+    if cell["case"] == "memory":
+        (found,) = cell["contenders"].values()
+        peak = max(turn["megabytes"] for turn in [found["setup"], *found["turns"]])
+        return [f"| memory | {cell['peer']} | peak beyond draws and rows | {peak:.0f} MB | | |"]
     for part in parts:
         for name, pair in case.ratios.items():
             found = ratios(cell, pair, case.unit, part)

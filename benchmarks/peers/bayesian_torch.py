@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
-
 from peers import problems
 from peers.torch_adam import minimise, network
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from hmc_gradients import make_target
-
-from bayeslearn import tree
 from peers import problems
 from peers.ours import each_seed, smallest_ess
+
+from bayeslearn import tree
 
 PACKAGES = ("blackjax", "jax", "jaxlib", "numpy")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from blitz.modules import BayesianLinear
 from blitz.utils import variational_estimator
-
 from peers import problems
 from peers.torch_adam import minimise, network
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ivon
 import torch
-
 from peers import problems
 from peers.torch_adam import network, steps_of
 

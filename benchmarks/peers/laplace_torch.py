@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from laplace import Laplace
-
 from peers import problems
 
 PACKAGES = ("laplace-torch", "curvlinops-for-pytorch", "backpack-for-pytorch", "torch", "numpy")

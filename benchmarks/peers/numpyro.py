@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
+from numpyro.infer import HMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
-
 from peers import problems
 from peers.ours import each_seed, smallest_ess
 
@@ -49,7 +48,29 @@ def classifier(x, y, num_data):
         numpyro.sample("y", dist.Categorical(logits=x), obs=y)
 
 
-def hmc(turns, draws: int, chains: int = 1, spread: str = "sequential") -> None:
+def chains_of(kernel, rows: tuple, chains: int, warmup: int, spread: str):
+    """First states of all chains, and run(states, count): what NumPyro's MCMC does around a kernel.
+
+    `MCMC.run` compiles anew for every seed, which would hide the sampler behind the compiler.
+    """
+    keys = jax.random.split(jax.random.key(problems.SEED), chains)
+    first = kernel.init(keys, warmup, None, rows, {})
+    if spread == "pmap":  # a single chain's kernel, on a device of its own
+        kernel.init(keys[0], warmup, None, rows, {})
+
+    def run(states, count):
+        def one(state, _):
+            state = kernel.sample(state, rows, {})
+            return state, (state.z, state.num_steps, state.accept_prob)
+
+        return jax.lax.scan(one, states, length=count)
+
+    if spread == "pmap":
+        return first, jax.pmap(run, static_broadcasted_argnums=1)
+    return first, jax.jit(run, static_argnums=1)
+
+
+def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
     kernel = HMC(
         network,
         step_size=problems.STEP_SIZE,
@@ -58,48 +79,30 @@ def hmc(turns, draws: int, chains: int = 1, spread: str = "sequential") -> None:
         adapt_step_size=False,
         adapt_mass_matrix=False,
     )
-    mcmc = MCMC(
-        kernel,
-        num_warmup=0,
-        num_samples=draws,
-        num_chains=chains,
-        chain_method=spread,
-        progress_bar=False,
-    )
     rows = tuple(map(jnp.asarray, problems.regression_rows()))
-    key = jax.random.key(problems.SEED)
+    states, run = chains_of(kernel, rows, chains, 0, spread)
     while True:
-        mcmc.run(key, *rows, extra_fields=("accept_prob", "num_steps"))
-        extra = mcmc.get_extra_fields()
-        if not turns.wait(
-            float(jnp.sum(extra["num_steps"])), acceptance=float(jnp.mean(extra["accept_prob"]))
-        ):
+        states, (positions, taken, acceptance) = run(states, draws)
+        jax.tree.map(np.asarray, positions)
+        if not turns.wait(float(jnp.sum(taken)), acceptance=float(jnp.mean(acceptance))):
             return
-        mcmc.post_warmup_state = mcmc.last_state
-        key = mcmc.post_warmup_state.rng_key
 
 
 def nuts(turns, data: str, warmup: int, samples: int, chains: int, spread: str) -> None:
     rows = tuple(map(jnp.asarray, problems.labour_rows(data)))
-    mcmc = MCMC(
-        NUTS(labour),
-        num_warmup=warmup,
-        num_samples=samples,
-        num_chains=chains,
-        chain_method=spread,
-        progress_bar=False,
-    )
+    first, run_chains = chains_of(NUTS(labour), rows, chains, warmup, spread)
 
     def run(seed: int) -> dict:
-        key_warmup, key_draws = jax.random.split(jax.random.key(seed))
-        mcmc.warmup(key_warmup, *rows)
-        jax.block_until_ready(mcmc.post_warmup_state.z)
+        keys = jax.random.split(jax.random.key(seed), chains)
+        states, _ = run_chains(first._replace(rng_key=keys), warmup)
+        jax.block_until_ready(states)
         turns.mark("warmup_seconds")
-        mcmc.run(key_draws, *rows, extra_fields=("num_steps",))
-        draws = np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
+        _, (positions, taken, _) = run_chains(states, samples)
+        draws = np.asarray(positions["w"])
         turns.end()
-        gradients = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
-        return {"ess": smallest_ess(draws), "gradients": gradients}
+        if spread != "pmap":  # (draws, chains, weights)
+            draws = np.swapaxes(draws, 0, 1)
+        return {"ess": smallest_ess(draws), "gradients": float(jnp.sum(taken))}
 
     each_seed(turns, run)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import steps as stepping
 from faithfulness import labour_problem
 from hmc_gradients import bare_loop, make_target
+from peers import problems
 
 import bayeslearn as bl
-from bayeslearn import tree
-from peers import problems
+from bayeslearn import fitting, tree
+from bayeslearn.families import DiagonalGaussian
 
 PACKAGES = ("bayeslearn", "jax", "jaxlib", "numpy")
 METHODS = {
@@ -125,6 +128,117 @@ def emgvb(turns, data: str, steps: int) -> None:
         return {"gap": problems.labour_gap(family.mean_vector(), family.factor, *rows)}
 
     each_seed(turns, run)
+
+
+def laplace(turns, covariance: str, weights: str) -> None:
+    """The Gaussian at a given point, which is taken as the mode; `fit` adds the way to it."""
+    model = bl.Model(
+        bl.networks.MLP([problems.HIDDEN]),
+        bl.likelihoods.Gaussian(noise_scale=0.3),
+        bl.priors.Normal(scale=problems.WEIGHT_SCALE),
+        bayesian=["layers.1.*"] if weights == "last_layer" else None,
+    )
+    algorithm = bl.Laplace(covariance=covariance, newton_steps=0)
+    with jax.enable_x64(True):
+        target, params = model.bind(problems.regression_rows(), jax.random.key(problems.SEED))
+        if weights == "last_layer":
+            target, params = model.hold(target, params)
+        while True:
+            state = fitting._init(algorithm, jax.random.key(problems.SEED), target, params)
+            jax.block_until_ready(state)
+            size = tree.size(params)
+            if not turns.wait(weights=size, log_evidence=float(state.info.log_evidence)):
+                return
+
+
+def predictions(rows: int, draws: int, kind: str = "classification") -> Any:
+    """`posterior.predict` of a Gaussian over the large network's weights."""
+    sizes = (*problems.MLP[:-1], problems.MLP[-1] if kind == "classification" else 1)
+    network = bl.networks.MLP(list(sizes[1:-1]), activation="relu")
+    x, y = problems.image_rows(sizes, rows)
+    if kind == "classification":
+        y = np.arange(rows) % sizes[-1]
+        likelihood = bl.likelihoods.Categorical(sizes[-1])
+    else:
+        y, likelihood = x[:, 0], bl.likelihoods.Gaussian(noise_scale=0.3)
+    with jax.enable_x64(True):
+        target, params = bl.Model(network, likelihood).bind((x, y), jax.random.key(problems.SEED))
+        family = DiagonalGaussian(params, jax.tree.map(lambda w: 0 * w + 0.01, params))
+    posterior = bl.Posterior(
+        target=target,
+        algorithm=bl.BayesByBackprop(),
+        family=family,
+        state=None,
+        trace={},
+        elbo=None,
+        stopped="",
+        notes=(),
+        seed=problems.SEED,
+        wall_time=0.0,
+        compile_time=0.0,
+    )
+    return lambda: posterior.predict(x, num_samples=draws), x, y
+
+
+def predict(turns, rows: int, draws: int) -> None:
+    predict_rows, _, _ = predictions(rows, draws)
+    made = predict_rows()
+    while True:
+        made.__dict__.pop("_summary", None)  # is kept once it has been computed
+        total = float(made.probs.sum())
+        if not turns.wait(rows * draws, total=total):
+            return
+
+
+def products(turns, rows: int, draws: int) -> None:
+    """The same draws through bare matrix products, one draw after the other."""
+    predict_rows, x, _ = predictions(rows, draws)
+    layers = predict_rows()._draws["network"]["layers"]
+
+    @jax.jit
+    def run(layers, x):
+        def one(layers):
+            h = x
+            for i, layer in enumerate(layers):
+                h = jax.nn.relu(h) if i else h
+                h = h @ layer.weight.T + layer.bias
+            return h
+
+        def add(total, layers):
+            return total + one(layers), None
+
+        return jax.lax.scan(add, jnp.zeros((rows, problems.MLP[-1])), layers)[0]
+
+    x = jnp.asarray(x)
+    while True:
+        jax.block_until_ready(run(layers, x))
+        if not turns.wait(rows * draws):
+            return
+
+
+def memory(turns, rows: int, draws: int, what: str) -> None:
+    """Megabytes that a prediction takes at its peak, beyond the draws and the rows."""
+    kind = "regression" if what == "interval" else "classification"
+    predict_rows, _, y = predictions(rows, draws, kind)
+    made = predict_rows()
+    jax.block_until_ready(made._draws)
+    while True:
+        made.__dict__.pop("_summary", None)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = _status("VmRSS")
+        if what == "log_prob":
+            made.log_prob(y)
+        elif what == "mean":
+            made.mean  # noqa: B018
+        else:
+            getattr(made, what)()
+        if not turns.wait(megabytes=(_status("VmHWM") - before) / 1024):
+            return
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def each_seed(turns, run) -> None:

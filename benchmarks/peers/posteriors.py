@@ -5,7 +5,6 @@ from __future__ import annotations
 import posteriors
 import torch
 import torchopt
-
 from peers import problems
 from peers.torch_adam import network, steps_of
 

@@ -7,11 +7,10 @@ import itertools
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.infer import SVI, Trace_ELBO
-from pyro.infer.autoguide import AutoDiagonalNormal
-
 from peers import problems
 from peers.torch_adam import steps_of
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal
 
 PACKAGES = ("pyro-ppl", "torch", "numpy")
 

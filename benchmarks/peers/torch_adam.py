@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import torch
-
 from peers import problems
 
 PACKAGES = ("torch", "numpy")

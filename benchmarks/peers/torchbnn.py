@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torchbnn
-
 from peers import problems
 from peers.torch_adam import minimise, network
 
