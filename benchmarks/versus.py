@@ -8,7 +8,8 @@ versions, device, load and seed; one that is there is not run again. Each conten
 its own (`benchmarks/peers/turns.py`), in its own environment where peers conflict, and is asked for
 one turn at a time, in an order that shifts with every round. What is compared is the median over
 rounds of the ratios within a round. Compiling and the first turn are apart, without JAX's cache on
-disk. `make peers` makes the environments; a peer that is not installed is passed over.
+disk. `make peers` makes the environments; a peer that is not installed is passed over. `--short`
+(`make bench`) does three rounds, and writes to benchmarks/results/versus_short.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "versus"
+SHORT = RESULTS.parent / "versus_short"
 ENVIRONMENTS = ROOT / ".peers"
 SEED = 0
 HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
@@ -306,21 +308,27 @@ def run(arguments: argparse.Namespace) -> None:
     from hmc_gradients import environment
 
     data = "" if arguments.data is None else str(arguments.data.resolve())
+    results = SHORT if arguments.short else arguments.results
     for case_name, case in cases(data).items():
         if arguments.cases and case_name not in arguments.cases:
             continue
         if case.needs_data and not data:
             print(f"{case_name} needs --data DIR", file=sys.stderr)
             continue
-        for peer, own in case.peers.items():
-            path = arguments.results / f"{case_name}__{peer}.json"
-            if path.exists() or (arguments.peers and peer not in arguments.peers):
-                continue
-            if not all(is_installed(one, arguments.environments) for one in own.values()):
-                print(f"{case_name}: {peer} is not installed (make peers)", file=sys.stderr)
+        peers = {
+            peer: own
+            for peer, own in case.peers.items()
+            if all(is_installed(one, arguments.environments) for one in own.values())
+        }
+        for peer in case.peers.keys() - peers.keys():
+            print(f"{case_name}: {peer} is not installed (make peers)", file=sys.stderr)
+        for peer, own in (peers or {"none": {}}).items():
+            path = results / f"{case_name}__{peer}.json"
+            is_wanted = not arguments.peers or peer in arguments.peers
+            if not is_wanted or not case.shared | own or (path.exists() and not arguments.short):
                 continue
             told = environment() | {"case": case_name, "peer": peer, "seed": SEED}
-            repeats = arguments.repeats or case.repeats
+            repeats = arguments.repeats or (3 if arguments.short else case.repeats)
             write_cell(path, measure(case.shared | own, arguments.environments, repeats) | told)
             print(f"{case_name}: {peer}", flush=True)
 
@@ -399,6 +407,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", help="some of the cases (default: all)")
     parser.add_argument("--peers", nargs="*", help="some of the peers (default: all)")
     parser.add_argument("--repeats", type=int, help="rounds (default: the case's own)")
+    parser.add_argument("--short", action="store_true", help="3 rounds, and always anew")
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS)
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -406,7 +415,7 @@ def main() -> None:
         parser.error("--repeats must be at least 2")
     if arguments.what == "run":
         run(arguments)
-    print(table(arguments.results))
+    print(table(SHORT if arguments.short else arguments.results))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/peers/turns.py MODULE FUNCTION '{"option": 1}'
 
 `MODULE` is a file of this folder, `FUNCTION(turns, **options)` a contender in it: it sets itself
-up, compiles, and then does one turn of work for every `turns.wait()` that is true. The other end of the
-pipes writes "go" and gets one line of JSON back: the seconds of the turn, and what was told of it.
-So contenders of different environments take turns within one run.
+up, compiles, and then does one turn of work for every `turns.wait()` that is true. The other end of
+the pipes writes "go" and gets one line of JSON back: the seconds of the turn, and what was told of
+it. So contenders of different environments take turns within one run.
 """
 
 from __future__ import annotations
