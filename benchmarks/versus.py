@@ -35,7 +35,7 @@ SEED = 0
 HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
 DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CHAINS}"}
 EMGVB_STEPS = 100
-PREDICT_ROWS = 640
+PREDICT_ROWS = 1024
 FULL_RANK = {"steps": 1000, "draws": 10, "rate": 0.03}  # the fastest of `numpyro.tune_full`
 
 
@@ -198,7 +198,7 @@ def cases(data: str) -> dict[str, Case]:
             },
             {"bare products": {}},
             {"ours / products": ("ours", "products")},
-            repeats=5,
+            repeats=3,
         ),
         "memory": Case(
             "run",
