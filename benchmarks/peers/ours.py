@@ -193,7 +193,7 @@ def predict(turns, rows: int, draws: int) -> None:
 def products(turns, rows: int, draws: int) -> None:
     """The same draws through bare matrix products, one draw after the other."""
     predict_rows, x, _ = predictions(rows, draws)
-    layers = predict_rows()._draws["network"]["layers"]
+    layers = jax.tree.map(jnp.float32, predict_rows()._draws["network"]["layers"])
 
     @jax.jit
     def run(layers, x):
