@@ -33,6 +33,8 @@ SHORT = RESULTS.parent / "versus_short"
 ENVIRONMENTS = ROOT / ".peers"
 SEED = 0
 HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
+# An error in one line; compiling that is not hidden by a cache.
+QUIET = {"JAX_TRACEBACK_FILTERING": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CHAINS}"}
 EMGVB_STEPS = 100
 PREDICT_ROWS = 1024
@@ -225,7 +227,7 @@ class Process:
         python = Path(sys.executable)
         if contender.environment != "jax":
             python = environments / contender.environment / "bin" / "python"
-        variables = os.environ | {**contender.variables} | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        variables = os.environ | {**contender.variables} | QUIET
         command = [python, ROOT / "benchmarks" / "peers" / "turns.py", contender.module]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, read when it fails
         self._process = subprocess.Popen(

@@ -48,14 +48,16 @@ def classifier(x, y, num_data):
         numpyro.sample("y", dist.Categorical(logits=x), obs=y)
 
 
-def chains_of(kernel, rows: tuple, chains: int, warmup: int, spread: str):
+def chains_of(make, rows: tuple, chains: int, warmup: int, spread: str):
     """First states of all chains, and run(states, count): what NumPyro's MCMC does around a kernel.
 
     `MCMC.run` compiles anew for every seed, which would hide the sampler behind the compiler.
     """
     keys = jax.random.split(jax.random.key(problems.SEED), chains)
+    kernel = make()
     first = kernel.init(keys, warmup, None, rows, {})
     if spread == "pmap":  # a single chain's kernel, on a device of its own
+        kernel = make()
         kernel.init(keys[0], warmup, None, rows, {})
 
     def run(states, count):
@@ -71,14 +73,16 @@ def chains_of(kernel, rows: tuple, chains: int, warmup: int, spread: str):
 
 
 def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
-    kernel = HMC(
-        network,
-        step_size=problems.STEP_SIZE,
-        num_steps=problems.LEAPFROG,
-        trajectory_length=None,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-    )
+    def kernel():
+        return HMC(
+            network,
+            step_size=problems.STEP_SIZE,
+            num_steps=problems.LEAPFROG,
+            trajectory_length=None,
+            adapt_step_size=False,
+            adapt_mass_matrix=False,
+        )
+
     rows = tuple(map(jnp.asarray, problems.regression_rows()))
     states, run = chains_of(kernel, rows, chains, 0, spread)
     while True:
@@ -90,7 +94,7 @@ def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
 
 def nuts(turns, data: str, warmup: int, samples: int, chains: int, spread: str) -> None:
     rows = tuple(map(jnp.asarray, problems.labour_rows(data)))
-    first, run_chains = chains_of(NUTS(labour), rows, chains, warmup, spread)
+    first, run_chains = chains_of(lambda: NUTS(labour), rows, chains, warmup, spread)
 
     def run(seed: int) -> dict:
         keys = jax.random.split(jax.random.key(seed), chains)
