@@ -172,9 +172,15 @@ def cases(data: str) -> dict[str, Case]:
         ),
         "full-rank": Case(
             "run",
-            {"ours": Contender("ours", "emgvb", labour | {"steps": EMGVB_STEPS})},
+            {
+                name: Contender("ours", "emgvb", labour | {"steps": EMGVB_STEPS, "start": start})
+                for name, start in (("ours", "published"), ("ours, warm start", "warm"))
+            },
             {"numpyro": {"peer": Contender("numpyro", "svi_full", labour | FULL_RANK)}},
-            {"peer / ours": ("peer", "ours")},
+            {
+                "peer / ours": ("peer", "ours"),
+                "peer / with warm start": ("peer", "ours, warm start"),
+            },
             needs_data=True,
             repeats=9,
         ),

@@ -118,11 +118,18 @@ def nuts(turns, data: str, warmup: int, samples: int, chains: int) -> None:
     each_seed(turns, run)
 
 
-def emgvb(turns, data: str, steps: int) -> None:
+def emgvb(turns, data: str, steps: int, start: str) -> None:
+    """From the published N(0, 0.05 I) and with one look at the end, or with a warm start."""
     model, rows, *_ = labour_problem(Path(data))
+    options: dict[str, Any] = {"num_steps": steps, "progress": False}
+    if start == "published":
+        with jax.enable_x64(True):
+            zeros = jax.tree.map(np.zeros_like, model.bind(rows, jax.random.key(0))[1])
+            spread = jax.tree.map(lambda w: w + 0.05**0.5, zeros)
+            options |= {"params": DiagonalGaussian(zeros, spread), "eval_every": steps}
 
     def run(seed: int) -> dict:
-        posterior = bl.fit(model, bl.EMGVB(), rows, seed=seed, num_steps=steps, progress=False)
+        posterior = bl.fit(model, bl.EMGVB(), rows, seed=seed, **options)
         turns.end()
         family = posterior.family
         return {"gap": problems.labour_gap(family.mean_vector(), family.factor, *rows)}
