@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import steps as stepping
-from faithfulness import labour_problem
 from hmc_gradients import bare_loop, make_target
 from peers import problems
 
@@ -89,8 +88,15 @@ def smallest_ess(draws: np.ndarray) -> float:
         return float(min(arviz.ess(draws[..., i], method="bulk") for i in range(draws.shape[-1])))
 
 
+def labour(data: str) -> tuple[bl.Model, tuple[np.ndarray, np.ndarray]]:
+    """In the default precision, as the peers are."""
+    network = bl.networks.MLP([], use_bias=False)
+    prior = bl.priors.Normal(scale=problems.LABOUR_SCALE)
+    return bl.Model(network, bl.likelihoods.Bernoulli(), prior), problems.labour_rows(data)
+
+
 def nuts(turns, data: str, warmup: int, samples: int, chains: int) -> None:
-    model, rows, *_ = labour_problem(Path(data))
+    model, rows = labour(data)
     algorithm = bl.NUTS(num_warmup=warmup, num_samples=samples)
 
     def halfway(told) -> None:
@@ -120,7 +126,7 @@ def nuts(turns, data: str, warmup: int, samples: int, chains: int) -> None:
 
 def emgvb(turns, data: str, steps: int, start: str) -> None:
     """From the published N(0, 0.05 I) and with one look at the end, or with a warm start."""
-    model, rows, *_ = labour_problem(Path(data))
+    model, rows = labour(data)
     options: dict[str, Any] = {"num_steps": steps, "progress": False}
     if start == "published":
         with jax.enable_x64(True):
