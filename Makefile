@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench docs clean
+PEERS := .peers
+DATA ?=  # folder with labour_mroz.csv.gz and splits/, for the benchmarks that need it
+VERSUS := $(if $(strip $(DATA)),--data $(DATA)) --environments $(PEERS)
+
+.PHONY: demo test test-slow lint bench bench-gpu bench-peers peers docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,9 +32,26 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/hmc_gradients.py
 	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/steps.py --repeats 5
+	$(BIN)/python benchmarks/versus.py run --short $(VERSUS)
+
+bench-peers: peers
+	$(BIN)/python benchmarks/versus.py run $(VERSUS)
+	$(BIN)/python benchmarks/growth.py run --plot docs/growth.png
+
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/steps.py --device gpu
+	$(BIN)/python benchmarks/growth.py run
+
+# torchvision, which some of them ask for, is built for another PyTorch and breaks the import of laplace.
+peers: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers/jax.txt
+	$(PYTHON) -m venv $(PEERS)/torch
+	$(PEERS)/torch/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/torch.txt
+	$(PEERS)/torch/bin/python -m pip uninstall --quiet --yes torchvision
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site demo
+	rm -rf $(VENV) $(PEERS) site demo

@@ -118,13 +118,10 @@ def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def labour_problem(data: Path):
+    from peers.problems import labour_rows
+
     import bayeslearn as bl
 
-    names, x, y = read_table(data / "labour_mroz.csv.gz")
-    for column in map(names.index, ("age", "educ", "huswage", "log_faminc")):
-        x[:, column] = (x[:, column] - x[:, column].mean()) / x[:, column].std(ddof=1)
-    x = np.column_stack([np.ones(len(x)), x])
-    train = np.load(data / "splits" / "labour_mroz.npz")["train"].reshape(-1)
     model = bl.Model(
         bl.networks.MLP([], use_bias=False),
         bl.likelihoods.Bernoulli(),
@@ -134,7 +131,7 @@ def labour_problem(data: Path):
     mean = [0.67786, -1.48723, -0.08392, -0.57414, 0.49298, -0.63783, 0.60872, 0.04816]
     std = [0.20233, 0.23299, 0.07696, 0.12029, 0.11377, 0.14268, 0.14078, 0.21059]
     optima = {"full": -356.6385, "diagonal": -358.3027}
-    return model, (x[train], y[train]), np.array(mean), np.array(std), optima
+    return model, labour_rows(data), np.array(mean), np.array(std), optima
 
 
 def uci_problem(data: Path, name: str, split: int):

@@ -22,21 +22,21 @@ import time
 
 import jax
 import numpy as np
+from peers import problems
 
 import bayeslearn as bl
 from bayeslearn import tree
 
-ROWS, INPUTS, HIDDEN, LEAPFROG, DRAWS, WARMUP = 455, 13, 50, 32, 50, 200
+LEAPFROG, DRAWS, WARMUP = 32, 50, 200
 
 
 def make_target() -> tuple[bl.Target, dict]:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(ROWS, INPUTS))
-    y = np.sin(x[:, 0]) + 0.5 * x[:, 1] + 0.3 * rng.normal(size=ROWS)
     model = bl.Model(
-        bl.networks.MLP([HIDDEN]), bl.likelihoods.Gaussian(), bl.priors.Normal(scale=0.3)
+        bl.networks.MLP([problems.HIDDEN]),
+        bl.likelihoods.Gaussian(),
+        bl.priors.Normal(scale=problems.WEIGHT_SCALE),
     )
-    return model.bind((x, y), jax.random.key(0))
+    return model.bind(problems.regression_rows(), jax.random.key(0))
 
 
 @jax.jit

@@ -27,6 +27,7 @@ import numpy as np
 import optax
 from faithfulness import write_cell
 from hmc_gradients import environment
+from peers import problems
 
 import bayeslearn as bl
 from bayeslearn import fitting
@@ -39,9 +40,7 @@ Turn = Callable[[], None]
 
 
 def problem(sizes: list[int], rows: int) -> tuple[bl.Model, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(SEED)
-    x = rng.normal(size=(rows, sizes[0])).astype(np.float32)
-    y = rng.integers(0, sizes[-1], rows)
+    x, y = problems.image_rows(sizes, rows)
     network = bl.networks.MLP(sizes[1:-1], activation="relu")
     return bl.Model(network, bl.likelihoods.Categorical(sizes[-1])), x, y
 
