@@ -187,9 +187,10 @@ def test_draws_with_rows_of_their_own_average_to_the_batch():
         for draw_rows in ("all", "share"):
             # As if of so many data that q is a point.
             algorithm = bl.VOGN(num_draws=4, draw_rows=draw_rows, augmentation=1e24)
-            new, info = algorithm.step(jax.random.key(1), target, state, batch)
+            new, info = jax.jit(algorithm.step)(jax.random.key(1), target, state, batch)
             found.append(jax.tree.leaves((new.m, new.s, info.nll)))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    five = bl.VOGN(num_draws=5, draw_rows="share")
     with pytest.raises(bl.ArgumentError, match="`num_draws` must divide the rows"):
-        worker.fitted(algorithm=bl.VOGN(num_draws=5, draw_rows="share"))
+        jax.eval_shape(five.step, jax.random.key(1), target, state, batch)
