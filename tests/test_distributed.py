@@ -75,6 +75,7 @@ def found(folder: Path, what: str, num: int) -> list[dict[str, np.ndarray]]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::bayeslearn.MixingWarning")  # chains of ten draws
 @pytest.mark.parametrize("num", [2, 4])
 def test_processes_give_what_one_gives(num, tmp_path, alone):
     with pytest.raises(ZeroDivisionError):
