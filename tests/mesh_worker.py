@@ -168,7 +168,7 @@ def processes(folder: Path) -> None:
             told["local mean"] = found.predict(x).mean
         np.savez(folder / f"{dtype}-{process}.npz", **told)
     np.savez(folder / f"stream-{process}.npz", **numbers(streamed(process, num, devices="all")))
-    found = chains(devices="all", checkpoint=folder / "run-chains", every=10)
+    found = chains(devices="all", checkpoint=folder / "run-chains", every=10_000)
     np.savez(
         folder / f"chains-{process}.npz", **numbers(found), acceptance=found.trace["acceptance"]
     )
