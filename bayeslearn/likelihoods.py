@@ -620,7 +620,8 @@ class Bernoulli(Likelihood):
         return 1
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
-        return jnp.sum(jax.nn.log_sigmoid(jnp.where(y == 1, outputs, -outputs)))
+        log_odds = outputs[0]  # a number: rows of one column are not vectorised on a CPU
+        return jax.nn.log_sigmoid(jnp.where(y == 1, log_odds, -log_odds))
 
     def probs(self, outputs: Array, params: Params) -> Array:
         return jax.nn.softmax(jnp.concatenate([jnp.zeros_like(outputs), outputs]))

@@ -154,7 +154,7 @@ def tune_full(turns, data: str, seeds: int) -> None:
                 began = time.perf_counter()
                 q = jax.block_until_ready(run(jax.random.key(seed), rate))
                 seconds.append(time.perf_counter() - began)
-                gaps.append(problems.labour_gap(*q, *rows, draws=20_000))
+                gaps.append(problems.labour_gap(*q, *rows))
             best = {"draws": draws, "steps": steps, "rate": rate, "worst_gap": max(gaps)}
             found.append(best | {"seconds_each": float(np.median(seconds))})
     turns.wait(found=found)
