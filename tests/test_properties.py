@@ -26,6 +26,11 @@ SHORT, LONG = 100, int(os.environ.get("BAYESLEARN_EXAMPLES", "40"))
 MOST_ERRORS = 0.05
 NUM_CLASSES = 3
 MIN_LAYOUTS = 6
+# Options that are valid beside another only.
+PARTNERS = {
+    ("laplace", curvature): {"covariance": "diagonal"}
+    for curvature in ("hutchinson", "fisher", "squares")
+}
 
 
 def exponents(low, high):
@@ -36,7 +41,7 @@ def exponents(low, high):
 def layouts(name):
     """What compiles anew: shapes, dtypes, tasks and each option of an algorithm, all met once."""
     choices = [
-        {option: choice}
+        {option: choice, **PARTNERS.get((name, choice), {})}
         for option, about in hyper_parameters(bl.ALGORITHMS[name]).items()
         for choice in about["check"]["choices"] or ()
         if choice != about["default"]
@@ -76,7 +81,8 @@ def fitted(case):
     if case["has_twins"] and case["columns"] > 1:
         x[:, 1] = x[:, 0]
     y = x[:, 0] / case["scale"] + case["noise"] * rng.normal(size=case["rows"])
-    likelihood = bl.likelihoods.Gaussian()
+    is_known = case["options"].get("noise") == "known"
+    likelihood = bl.likelihoods.Gaussian(noise_scale=case["noise"] if is_known else None)
     if case["task"] == "classification":
         likelihood = bl.likelihoods.Categorical(num_classes=NUM_CLASSES)
         y = rng.integers(0, NUM_CLASSES, size=case["rows"])
