@@ -174,8 +174,8 @@ def predictions(rows: int, draws: int, kind: str = "classification") -> Any:
         likelihood = bl.likelihoods.Categorical(sizes[-1])
     else:
         y, likelihood = x[:, 0], bl.likelihoods.Gaussian(noise_scale=0.3)
+    target, params = bl.Model(network, likelihood).bind((x, y), jax.random.key(problems.SEED))
     with jax.enable_x64(True):
-        target, params = bl.Model(network, likelihood).bind((x, y), jax.random.key(problems.SEED))
         family = DiagonalGaussian(params, jax.tree.map(lambda w: 0 * w + 0.01, params))
     posterior = bl.Posterior(
         target=target,
