@@ -103,7 +103,6 @@ class Keeper:
         self.position: Position | None = None  # of a stream of batches
         self.notes: list[str] = []
         self._first: dict[str, Any] | None = None  # the first process's description
-        self._first_arrays: dict[str, np.ndarray] = {}
         self._finished: dict[str, Ref] = {}
         self._unwritten: dict[str, Any] = {}  # what finished phases left, while it could not be
         self._parts: list[Ref] = []
@@ -130,7 +129,7 @@ class Keeper:
                 f"{self.folder} cannot be resumed: no run has begun there. Start one with"
                 " bl.fit(..., checkpoint=...)."
             )
-        self._first_arrays, first = storage.read_folder(self.folder / FIT)
+        arrays, first = storage.read_folder(self.folder / FIT)
         self._first = first
         try:
             if first.get("kind") != FIT:
@@ -142,7 +141,7 @@ class Keeper:
                 check_whole("keep", first["keep"], least=1)
                 self.keep = first["keep"]
             with jax.enable_x64(True):
-                self.asked = storage.unpack(self._first_arrays, first["asked"])
+                self.asked = storage.unpack(arrays, first["asked"])
             if self.asked.keys() != ASKED or not (
                 OPTIONS - NEWER <= self.asked["options"].keys() <= OPTIONS
             ):
@@ -234,7 +233,10 @@ class Keeper:
         """Write down what was asked for; or, if that was done, refuse what is not the same."""
         arrays, node = storage.pack(asked, lenient=True)
         if self._first is not None:
-            _check_same(self._first, self._first_arrays, node, arrays, fingerprints)
+            # As this version would have written it: options may have come since.
+            first_arrays, first_node = storage.pack(self.asked, lenient=True)
+            first = self._first | {"asked": first_node}
+            _check_same(first, first_arrays, node, arrays, fingerprints)
             return
         failed = None
         try:

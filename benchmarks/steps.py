@@ -42,7 +42,9 @@ Turn = Callable[[], None]
 def problem(sizes: list[int], rows: int) -> tuple[bl.Model, np.ndarray, np.ndarray]:
     x, y = problems.image_rows(sizes, rows)
     network = bl.networks.MLP(sizes[1:-1], activation="relu")
-    return bl.Model(network, bl.likelihoods.Categorical(sizes[-1])), x, y
+    # Begun at the prior, without a warm start: wide layers of unit weights would overflow.
+    prior = bl.priors.Normal.fan_in(1.0)
+    return bl.Model(network, bl.likelihoods.Categorical(sizes[-1]), prior), x, y
 
 
 def our_steps(algorithm, model, x, y, batch_size: int, steps: int) -> Turn:

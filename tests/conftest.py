@@ -22,7 +22,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 32
-TURNS = 12
+TURNS = 16
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
@@ -46,6 +46,7 @@ TURN_TESTS = {
     "test_fit_repeats_bit_for_bit_at_any_chunk_size_without_compiling_again",
     "test_the_users_configuration_and_the_networks_dtype_are_untouched",
 }
+EVERY_TIME = {"test_scikit_learn_checks_of_map", "test_scikit_learn_checks_of_vogn"}
 KEPT_KILOBYTES = 3_000_000
 
 
@@ -96,7 +97,7 @@ def pytest_collection_modifyitems(config, items):
 def _takes_turns(item) -> bool:
     """Tests of which a part runs each time: they compile many models, a few seconds each."""
     name = getattr(item, "originalname", item.name)
-    return item.path.name in TURN_FILES or name in TURN_TESTS
+    return (item.path.name in TURN_FILES or name in TURN_TESTS) and name not in EVERY_TIME
 
 
 def _group_for_workers(items):

@@ -61,7 +61,6 @@ def test_scikit_learn_checks_of_map(cls):
     passes_all_checks(cls(hidden=(8,), method="map", num_steps=400))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cls", KINDS)
 def test_scikit_learn_checks_of_vogn(cls):
     passes_all_checks(cls(hidden=(5,), method="vogn", num_steps=300))

@@ -24,9 +24,7 @@ about h/M near a mode. So with `squares="mean"`, the paper's, the variance of q 
 too large for M > 1 (8.6 to 10.6 times at M = 32), and a full batch (w = 0) knows nothing of h:
 use batch_size=1 with it where the spread matters. `squares="signs"` keeps M = 1's spread at every
 M: with random signs r_i, (sum_i r_i g_i)^2 / M is h in expectation, for one more backward pass
-and no per-example gradient. Its noise is that of one squared normal number however many rows are
-summed, so a quarter of the batch does as well (`SIGNED`), at a random place: the price of the pass
-is then a quarter of a gradient's. At M = 1 both are the same.
+and no per-example gradient. At M = 1 both are the same.
 
 Differs from the survey: std (errata 70), m and s are kept uncorrected (errata 76).
 """
@@ -47,9 +45,6 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
-
-SIGNED = 4  # one row in so many is summed with signs,
-FEWEST_SIGNED = 32  # but so many at least: for sums to be near normal
 
 
 class VadamState(NamedTuple):
@@ -102,22 +97,13 @@ def batch_gradient(
     terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
     rows = target.num_data / target.scale(batch)
     (gradient,) = pull(jnp.full_like(terms, -1.0 / rows))
-    nll = -jnp.sum(terms) * target.scale(batch)
     signed = gradient
     if squares == "signs":
-        num = min(len(terms), max(FEWEST_SIGNED, len(terms) // SIGNED))
-        if num < len(terms):
-            rows = rows * num / len(terms)
-            key, key_place = jax.random.split(key)
-            some = target.data if batch is None else batch
-            place = jax.random.randint(key_place, (), 0, len(terms)) + jnp.arange(num)
-            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[place % len(leaf)], some)
-            terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
         signs = jax.random.rademacher(key, terms.shape, terms.dtype)
         if batch is not None and batch.weight is not None:  # terms have it whole, squares once
             signs = signs / jnp.sqrt(jnp.where(batch.weight > 0, batch.weight, 1.0))
         (signed,) = pull(signs / jnp.sqrt(rows))
-    return nll, gradient, jax.tree.map(jnp.square, signed)
+    return -jnp.sum(terms) * target.scale(batch), gradient, jax.tree.map(jnp.square, signed)
 
 
 def vadam_update(

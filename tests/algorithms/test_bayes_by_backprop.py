@@ -145,7 +145,7 @@ def test_any_reparametrised_q():
         return FullGaussian(mean, 0.1 * jnp.eye(mean.size, dtype=mean.dtype), unravel)
 
     # Long steps of Adam, which networks want, do not die with the noise.
-    algorithm = bl.BayesByBackprop(q=full, decay_steps=200.0)
+    algorithm = bl.BayesByBackprop(q=full, decay_steps=200.0, num_draws=4)
     posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0)
     factor = np.tril(posterior.family.factor)
     error = np.linalg.norm(factor @ factor.T - problem.cov)

@@ -13,7 +13,6 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import tree
-from bayeslearn.algorithms import vadam
 from bayeslearn.algorithms.vadam import Correction, Vadam, batch_gradient, vadam_update
 from bayeslearn.model import Batch
 
@@ -77,7 +76,7 @@ def test_the_laplace_start(bound, problem, x64):
     assert float(tree.total(state.m)) == 0.0
 
 
-def test_what_a_batch_costs_and_random_signs_save(bound, x64, monkeypatch):
+def test_what_a_batch_costs_and_random_signs_save(bound, x64):
     """E[g^2] = w h + (1 - w) gbar^2 over all batches of M of N rows; signs give h itself."""
     target, params = bound
     rows = 6
@@ -99,15 +98,6 @@ def test_what_a_batch_costs_and_random_signs_save(bound, x64, monkeypatch):
 
     batch = Batch(target.data.x[:rows], target.data.y[:rows])
     keys = jax.random.split(jax.random.key(0), 4000)
-    _, g, squares = jax.jit(jax.vmap(lambda k: batch_gradient(k, target, params, batch, "signs")))(
-        keys
-    )
-    np.testing.assert_allclose(tree.ravel(jax.tree.map(lambda v: v[0], g)), gbar, rtol=1e-10)
-    squares = jax.vmap(tree.ravel)(squares)
-    error = np.std(squares, axis=0) / np.sqrt(len(keys))
-    assert np.all(np.abs(np.mean(squares, axis=0) - h) < 4.5 * error)
-    # a part of the batch, at any place, has the same expectation
-    monkeypatch.setattr(vadam, "FEWEST_SIGNED", 2)
     _, g, squares = jax.jit(jax.vmap(lambda k: batch_gradient(k, target, params, batch, "signs")))(
         keys
     )
