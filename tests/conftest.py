@@ -21,8 +21,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not i
 import jax
 import pytest
 
-SLOW_PARTS = 32
-TURNS = 16
+SLOW_PARTS = 64
+TURNS = 24
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
@@ -101,12 +101,14 @@ def _takes_turns(item) -> bool:
 
 
 def _group_for_workers(items):
-    """Tests that share compiled functions or fixtures run in one worker: a file, or, where every
-    test walks the algorithms, an algorithm."""
+    """Tests that share compiled functions or fixtures run in one worker: a file (or a class of
+    estimators), or, where every test walks the algorithms, an algorithm."""
     for item in items:
         name = getattr(item, "callspec", None) and item.callspec.params.get("name")
         is_walk = item.path.name == "test_contract.py" and name
-        item.add_marker(pytest.mark.xdist_group(f"algorithm {name}" if is_walk else str(item.path)))
+        kind = getattr(item, "callspec", None) and item.callspec.params.get("cls")
+        group = f"algorithm {name}" if is_walk else f"{item.path} {kind and kind.__name__}"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True, scope="module")

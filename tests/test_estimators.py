@@ -63,7 +63,8 @@ def test_scikit_learn_checks_of_map(cls):
 
 @pytest.mark.parametrize("cls", KINDS)
 def test_scikit_learn_checks_of_vogn(cls):
-    passes_all_checks(cls(hidden=(5,), method="vogn", num_steps=300))
+    # As wide as above, so that its warm start is compiled already.
+    passes_all_checks(cls(hidden=(8,), method=bl.VOGN(num_draws=1), num_steps=300))
 
 
 @pytest.mark.slow
