@@ -22,7 +22,7 @@ import jax
 import pytest
 
 SLOW_PARTS = 64
-TURNS = 24
+TURNS = 40
 TURN_FILES = {
     "test_adapters.py",
     "test_bayesian_part.py",
