@@ -82,10 +82,7 @@ class Lanes:
         """What chains have learned in warm-up, pooled."""
         if self.num_chains == 1:
             return states
-        together = _pool(algorithm, self.collect(states))
-        if self.is_batched:
-            return [together]
-        return self.place([jax.tree.map(lambda s, c=c: s[c], together) for c in range(self.num)])
+        return self.place(self._apart(_pool(algorithm, self.collect(states))))
 
     def gather(self, values: list[Any], count: int) -> Any:
         """Arrays with leading axes (chains, steps)."""
@@ -105,7 +102,10 @@ class Lanes:
         """The states of all chains in the form of this process's, for a file."""
         if not self.is_shared:
             return states
-        whole = self.collect(states)
+        return self._apart(self.collect(states))
+
+    def _apart(self, whole: Any) -> list[Any]:
+        """What `collect` has put together, in the form of a file's."""
         if self.is_batched:
             return [whole]
         return [jax.tree.map(lambda s, c=c: s[c], whole) for c in range(self.num_chains)]

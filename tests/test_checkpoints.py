@@ -168,8 +168,8 @@ def test_chains_in_one_batch(tmp_path, problem, data, monkeypatch):
     """As on a single accelerator."""
     original = Lanes.__init__
 
-    def batched(self, *arguments):
-        original(self, *arguments)
+    def batched(self, *arguments, **options):
+        original(self, *arguments, **options)
         self.is_batched, self.num = True, 1
 
     with pytest.MonkeyPatch.context() as patch:
