@@ -13,7 +13,9 @@ Choice: of the methods that are calibrated on the folds left out, the one with t
 log-likelihood there; among those within one standard error of it (of the difference, row by row)
 the best calibrated. Calibrated means, in regression, that 90 % intervals cover 85 to 95 % (or as
 nearly 90 % as any method's do), in classification, that the calibration error is smaller than that
-of the plain network, MAP, by at least one standard error: else the plain network it is.
+of the plain network, MAP, by at least one standard error: else the plain network it is. A sampler
+whose chains tell different tales (R-hat of the predictions above 1.2) is not chosen: it would
+predict otherwise under another seed.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from bayeslearn.batches import auto_batch_size
 from bayeslearn.errors import BayesLearnError, Shown, check_whole, refuse
 from bayeslearn.estimators import BayesianNNClassifier, BayesianNNRegressor
 from bayeslearn.fitting import check_algorithm
+from bayeslearn.posterior import MixingWarning
 from bayeslearn.progress import Progress
 from bayeslearn.tables import detect_task
 
@@ -46,6 +49,7 @@ LEAST_ROWS = 10
 LEAST_FOLDS = 5
 SCORED_ROWS = 256  # most test rows, and rows of a fold left out: the rest are learned from
 LEVEL, TOLERANCE = 0.9, 0.05
+MOST_RHAT = 1.2
 RESAMPLES, SURE = 200, 0.84  # of rows, and the share of them that makes one standard error
 SHIFT = 2.0  # standard deviations, up or down, of every column
 LEAST_FOR_FITS = 0.4  # of a method's share of the budget; predictions take their part of it too
@@ -238,7 +242,9 @@ def compare(
         reasons = {run.reason for run in runs.values()}
         raise BayesLearnError(f"No method could be fitted: {' '.join(sorted(reasons))}")
     baseline = next(label for label, method in chosen.items() if isinstance(method, MAP))
-    choice = _choose(table.task, {label: run.held_out for label, run in good.items()}, baseline)
+    eligible = {label: run for label, run in good.items() if run.has_mixed} or good
+    held_out = {label: run.held_out for label, run in eligible.items()}
+    choice = _choose(table.task, held_out, baseline)
     rows = [_row(label, run) for label, run in runs.items()]
     _mark_front(rows)
     train = plan.splits[0].train
@@ -457,6 +463,7 @@ class _Run:
     scoring: float = 0.0  # seconds a split
     steps: int = 0  # of the first split
     megabytes: float = 0.0
+    has_mixed: bool = True
     chosen: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -568,6 +575,9 @@ def _run(
                 seconds = time.perf_counter() - timer
             run.notes += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
             run.notes += estimator.posterior_.notes
+            if any(issubclass(w.category, MixingWarning) for w in caught):
+                rhat = estimator.posterior_.diagnostics().rhat_predictions
+                run.has_mixed &= bool(np.nanmax(rhat) <= MOST_RHAT)
             run.seconds.append(seconds)
             run.compiling += clock.compiling
             if number == 0:

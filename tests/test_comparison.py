@@ -195,6 +195,22 @@ def test_the_best_of_the_calibrated_is_chosen():
     assert choice.calibrated == ["good", "fair"]
 
 
+def test_a_sampler_that_has_not_mixed_is_not_chosen(data, monkeypatch):
+    seen = []
+    choose = comparison._choose
+    monkeypatch.setattr(
+        comparison,
+        "_choose",
+        lambda task, told, base: seen.append(set(told)) or choose(task, told, base),
+    )
+    short = bl.MetropolisHastings(num_warmup=0, num_samples=20)
+    for most in (comparison.MOST_RHAT, np.inf):
+        monkeypatch.setattr(comparison, "MOST_RHAT", most)
+        found = bl.compare(*data, methods=[short], num_steps=50, splits=1, **SMALL)
+        assert "have not mixed" in " ".join(by_name(found)["metropolis-hastings"]["notes"])
+    assert seen == [{"map"}, {"map", "metropolis-hastings"}]
+
+
 def test_where_none_is_calibrated_the_nearest_is():
     told = {"map": regression_fold(1.0, 0.6), "wide": regression_fold(0.0, 0.99)}
     assert comparison._choose("regression", told, "map").name == "wide"
