@@ -18,8 +18,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/bayeslearn demo
 
+# Compiling is most of the time of most tests, and their problems are too small to repay optimising;
+# the long ones are a run of their own, in which it is repaid.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -n auto --dist loadgroup --slow none
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup --slow all

@@ -138,9 +138,10 @@ def fit(
             another posterior's `family`, is also the first q of a variational method.
         starts: initialisations of the network from which mean field is tried for a short while;
             the run goes on from the one with the best lower bound. "auto": eight for
-            networks of up to 10,000 weights with hidden units, given as a `Model` with arrays;
-            one where `num_steps` or `params` are given, for batches from an iterable, and for
-            methods that do not begin with mean field (MAP, Laplace, VOGN, samplers).
+            regression networks of up to 10,000 weights with hidden units, given as a `Model` with
+            arrays; one for classes, where `num_steps` or `params` are given, for batches from an
+            iterable, and for methods that do not begin with mean field (MAP, Laplace, VOGN,
+            samplers).
         progress: show a progress bar; None: only on a terminal.
         callback: called with a `Progressed` at every evaluation; return True to stop.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
@@ -1382,9 +1383,11 @@ def _tries_starts(
         return int(asked) > 1
     if why or tree.size(start) > MOST_WEIGHTS:
         return False
-    # One matrix of weights makes no hidden units, and a run told its steps is to be no longer.
+    # One matrix of weights makes no hidden units, and a run told its steps is to be no longer. Of
+    # classes, guessing has a bound so good that a start on its way to a better one seems worse.
     has_hidden = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(start["network"])) > 1
-    return has_hidden and options["num_steps"] == "auto"
+    is_regression = target.likelihood.kind == "regression"
+    return has_hidden and is_regression and options["num_steps"] == "auto"
 
 
 def _another_start(target: Target, start: PyTree, root: Array, number: int) -> PyTree:

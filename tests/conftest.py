@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import tempfile
 
-# Compiling is most of the suite's time, and these problems are too small to repay optimising.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 # What one worker has compiled, the other need not; for this run only.
 if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compiled = tempfile.mkdtemp(prefix="bayeslearn-tests-")

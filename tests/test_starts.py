@@ -153,6 +153,9 @@ def test_where_starts_are_tried_unasked(problem, monkeypatch):
     assert phases(monkeypatch, model, bl.VOGN(), data) == single
     linear = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian())
     assert phases(monkeypatch, linear, bl.BayesByBackprop(), data) == single
+    classes = bl.Model(model.network, bl.likelihoods.Bernoulli())
+    signs = data[0], (np.asarray(data[1]) > 0).astype(int)
+    assert phases(monkeypatch, classes, bl.BayesByBackprop(), signs) == single
     wide = bl.Model(bl.networks.MLP([200, 200]), bl.likelihoods.Gaussian())
     assert phases(monkeypatch, wide, bl.BayesByBackprop(), data) == single
 
