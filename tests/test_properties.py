@@ -8,10 +8,12 @@ as well, in layouts that each compile once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import warnings
 from collections import Counter
 
+import equinox as eqx
 import jax
 import numpy as np
 import problems
@@ -75,6 +77,18 @@ def examples(layouts):
     ).map(lambda drawn: drawn | drawn["layout"])
 
 
+@functools.cache  # one object, so that it compiles once
+def with_dropout(num_inputs, num_outputs):
+    first, last = jax.random.split(jax.random.key(0))
+    layers = [
+        eqx.nn.Linear(num_inputs, 3, key=first),
+        eqx.nn.Dropout(0.25),
+        eqx.nn.Lambda(jax.numpy.tanh),
+        eqx.nn.Linear(3, num_outputs, key=last),
+    ]
+    return eqx.nn.Sequential(layers)
+
+
 def fitted(case):
     rng = np.random.default_rng(case["seed"])
     x = case["scale"] * (rng.normal(size=(case["rows"], case["columns"])) + case["offset"])
@@ -88,8 +102,11 @@ def fitted(case):
         y = rng.integers(0, NUM_CLASSES, size=case["rows"])
     name = case["name"]
     algorithm = dataclasses.replace(problems.quick(name), **case["options"])
-    layers = [] if algorithm.needs_linear_model else [3]
-    model = bl.Model(bl.networks.MLP(layers), likelihood, dtype=case["dtype"])
+    network = bl.networks.MLP([] if algorithm.needs_linear_model else [3])
+    if case["options"].get("masks") == "network":
+        num_outputs = NUM_CLASSES if case["task"] == "classification" else 1
+        network = with_dropout(case["columns"], num_outputs)
+    model = bl.Model(network, likelihood, dtype=case["dtype"])
     if hasattr(algorithm, "learning_rate"):
         rate = algorithm.learning_rate * case["rate"]
         algorithm = dataclasses.replace(algorithm, learning_rate=rate)
@@ -112,9 +129,16 @@ def check(case, outcomes):
         if np.issubdtype(np.asarray(leaf).dtype, np.inexact):
             is_trace = any(leaf is values for values in posterior.trace.values())
             assert is_trace or np.all(np.isfinite(leaf))
-    if hasattr(family, "cov_matrix"):
+    if getattr(family, "has_own_masks", False):
+        pass  # the spread is in the network's own masks, and is seen in its predictions
+    elif case["name"] == "mc-dropout" or posterior.draws is not None:
+        # Masks of whole units, or fewer draws than weights: spread, but not in every direction.
+        spread = np.linalg.eigvalsh(np.asarray(family.cov_matrix(), np.float64))
+        assert spread.max() > 0
+        assert spread.min() >= -1e-12 * spread.max()
+    elif hasattr(family, "cov_matrix"):
         assert np.linalg.eigvalsh(np.asarray(family.cov_matrix(), np.float64)).min() > 0
-    elif hasattr(family, "std") and case["name"] not in ("map", "mc-dropout"):
+    elif hasattr(family, "std") and case["name"] != "map":
         assert all(np.all(np.asarray(leaf) >= 0) for leaf in jax.tree.leaves(family.std))
     predictive = posterior.predict(x, num_samples=8)
     if case["task"] == "classification":
