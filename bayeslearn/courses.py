@@ -295,10 +295,13 @@ def joined(pieces: list[dict[str, np.ndarray]], axis: int) -> dict[str, np.ndarr
         # A run begun by an older version may lack what is counted now: then it is left out.
         if not name.startswith("eval_") or all(name in piece for piece in looks)
     ]
-    return {
+    whole = {
         name: np.concatenate([piece[name] for piece in pieces if name in piece], axis=axis)
         for name in names
     }
+    if len({leaf.shape[axis] for name, leaf in whole.items() if name.startswith(DRAW)}) > 1:
+        raise ValueError("some weights have more draws than others")
+    return whole
 
 
 def _target_parts(target: Target) -> tuple[Any, ...]:

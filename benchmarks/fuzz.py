@@ -133,10 +133,10 @@ def expired(*_):
 
 
 def equal(a, b) -> bool:
-    pairs = zip(
-        jax.tree.leaves((a.family, a.trace)), jax.tree.leaves((b.family, b.trace)), strict=True
+    mine, other = (jax.tree.leaves((p.family, p.trace)) for p in (a, b))
+    return len(mine) == len(other) and all(
+        np.array_equal(u, v, equal_nan=True) for u, v in zip(mine, other, strict=True)
     )
-    return all(np.array_equal(u, v, equal_nan=True) for u, v in pairs)
 
 
 def trial(name: str, sound: Path, expected, work: Path, rng: random.Random, is_sealed: bool) -> str:

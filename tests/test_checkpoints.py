@@ -19,7 +19,7 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import checkpoints, storage
+from bayeslearn import checkpoints, courses, storage
 from bayeslearn.chains import Lanes
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import ArgumentError, CheckpointWarning, DataError, Interrupted, StorageError
@@ -641,3 +641,12 @@ def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_s
             *(problem.model, bl.BBVI(learning_rate=1e-6), data),
             **{"params": q, "seed": 0, "num_steps": num_steps, "eval_every": 5},
         )
+
+
+def test_pieces_in_which_a_weight_lacks_draws_are_refused():
+    first = {"draw of leaf 0": np.zeros((2, 3)), "draw of leaf 1": np.zeros((2, 3))}
+    whole = courses.joined([{"log_density": np.zeros((2, 3))}, first, first], 1)
+    assert whole["draw of leaf 1"].shape == (2, 6)
+    torn = {name: leaf for name, leaf in first.items() if name != "draw of leaf 1"}
+    with pytest.raises(StorageError, match="some weights have more draws than others"):
+        courses.joined([first, torn], 1)
