@@ -89,6 +89,11 @@ class Source:
         """The rows (x, y) of some blocks, one block after the other."""
         raise NotImplementedError
 
+    def window(self, blocks: Sequence[int]) -> tuple[Rows, np.ndarray]:
+        """Arrays that hold the rows of some blocks, and where in them these are, in order."""
+        rows = self.read(blocks)
+        return rows, np.arange(len(rows[1]))
+
     def expect(self, blocks: Sequence[int]) -> None:
         """These will be read next: an occasion to have them fetched meanwhile."""
 
@@ -154,10 +159,10 @@ class Source:
                 continue
             rows = self._permutation(size, epoch, number)[skipped:]
             skipped = 0
-            buffer = self.read([int(block) for block in blocks])
+            buffer, places = self.window([int(block) for block in blocks])
             self.expect(np.sort(order[start + self._at_a_time :][: self._at_a_time]).tolist())
             while len(rows):
-                parts.append(_picked(buffer, rows[:missing]))
+                parts.append(_picked(buffer, places[rows[:missing]]))
                 rows = rows[missing:]
                 missing = self.batch_size - sum(len(y) for _, y in parts)
                 if missing == 0:
@@ -169,7 +174,7 @@ class Source:
 
 
 def _picked(rows: Rows, which: np.ndarray) -> Rows:
-    return jax.tree.map(lambda leaf: np.take(leaf, which, axis=0), rows)
+    return jax.tree.map(lambda leaf: np.take(np.asarray(leaf), which, axis=0), rows)
 
 
 def _joined(parts: list[Rows]) -> Rows:
@@ -217,6 +222,13 @@ class _Arrays(Source):
                 stop = begin + int(self.edges[block + 1]) * row
                 start -= start % mmap.PAGESIZE
                 leaf.base.madvise(mmap.MADV_WILLNEED, start, stop - start)
+
+    def window(self, blocks: Sequence[int]) -> tuple[Rows, np.ndarray]:
+        if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(self._arrays)):
+            return super().window(blocks)
+        self.expect(blocks)  # in memory or mapped: rows are picked where they lie
+        places = [np.arange(self.edges[block], self.edges[block + 1]) for block in blocks]
+        return self._arrays, np.concatenate(places)
 
     def read(self, blocks: Sequence[int]) -> Rows:
         self.expect(blocks)
