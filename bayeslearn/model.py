@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -348,7 +348,8 @@ def _own_prior(likelihood: Any) -> GaussianPrior:
 def _check_bayesian(bayesian: Any) -> Any:
     if bayesian is None or callable(bayesian):
         return bayesian
-    patterns = (bayesian,) if isinstance(bayesian, str) else tuple(bayesian)
+    patterns = (bayesian,) if isinstance(bayesian, str) else bayesian
+    patterns = tuple(patterns) if isinstance(patterns, Iterable) else ()
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         refuse("bayesian", bayesian, "be name patterns, such as ['layers.1.*'], or a function")
     return patterns

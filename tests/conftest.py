@@ -19,7 +19,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not i
 import jax
 import pytest
 
-SLOW_PARTS = 64
+SLOW_PARTS = 100
 TURNS = 40
 TURN_FILES = {
     "test_adapters.py",

@@ -144,5 +144,6 @@ def test_refusals(options, algorithm, words):
 def test_bad_arguments_are_refused():
     with pytest.raises(bl.ArgumentError, match="`points` must be"):
         model(points="thawed")
-    with pytest.raises(bl.ArgumentError, match="`bayesian` must be name patterns"):
-        model(bayesian=[3])
+    for odd in ([3], 3, ()):
+        with pytest.raises(bl.ArgumentError, match="`bayesian` must be name patterns"):
+            model(bayesian=odd)
