@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import checkpoints
@@ -295,13 +296,25 @@ def joined(pieces: list[dict[str, np.ndarray]], axis: int) -> dict[str, np.ndarr
         # A run begun by an older version may lack what is counted now: then it is left out.
         if not name.startswith("eval_") or all(name in piece for piece in looks)
     ]
-    whole = {
+    return {
         name: np.concatenate([piece[name] for piece in pieces if name in piece], axis=axis)
         for name in names
     }
-    if len({leaf.shape[axis] for name, leaf in whole.items() if name.startswith(DRAW)}) > 1:
-        raise ValueError("some weights have more draws than others")
-    return whole
+
+
+@_read
+def taken_draws(arrays: dict[str, np.ndarray], like: PyTree, lead: int) -> PyTree:
+    """The draws among them, which are taken out; `like` is one, but for `lead` axes in front."""
+    names = [name for name in arrays if name.startswith(DRAW)]
+    leaves = [arrays.pop(f"{DRAW}{number}") for number in range(len(names))]
+    draws = checkpoints.rebuilt(like, [jnp.asarray(leaf) for leaf in leaves], is_exact=False)
+    jax.tree.map(lambda one, leaf: _check_draws(one.shape[lead:], leaf, leaves[0]), like, draws)
+    return draws
+
+
+def _check_draws(shape: tuple[int, ...], leaf: Any, first: Any) -> None:
+    if leaf.shape != (*first.shape[:2], *shape):
+        raise ValueError(f"draws of a weight have the shape {leaf.shape}")
 
 
 def _target_parts(target: Target) -> tuple[Any, ...]:

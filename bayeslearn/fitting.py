@@ -31,7 +31,6 @@ from bayeslearn.algorithms.joint import Joint
 from bayeslearn.chains import Lanes, complete, draw
 from bayeslearn.checkpoints import Keeper
 from bayeslearn.courses import (
-    DRAW,
     NARROWEST,
     WIDEST,
     Course,
@@ -39,6 +38,7 @@ from bayeslearn.courses import (
     joined,
     leaves_of_run,
     run_again,
+    taken_draws,
 )
 from bayeslearn.distributed import Layout
 from bayeslearn.errors import (
@@ -970,10 +970,8 @@ def _sample(
         pieces = [*keeper.pieces(), run.piece()]
     arrays = joined(pieces, 1)
     del pieces
-    kept = [arrays.pop(name) for name in [n for n in arrays if n.startswith(DRAW)]]
     position = jax.vmap(algorithm.position) if lanes.is_batched else algorithm.position
-    like = jax.eval_shape(position, run.states[0])
-    draws = checkpoints.rebuilt(like, [jnp.asarray(leaf) for leaf in kept], is_exact=False)
+    draws = taken_draws(arrays, jax.eval_shape(position, run.states[0]), int(lanes.is_batched))
     if target.likelihood is not None and target.likelihood.is_marginal:
         draws = complete(target, draws, _named(root, "complete"))
     notes = []

@@ -643,10 +643,18 @@ def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_s
         )
 
 
-def test_pieces_in_which_a_weight_lacks_draws_are_refused():
-    first = {"draw of leaf 0": np.zeros((2, 3)), "draw of leaf 1": np.zeros((2, 3))}
-    whole = courses.joined([{"log_density": np.zeros((2, 3))}, first, first], 1)
-    assert whole["draw of leaf 1"].shape == (2, 6)
-    torn = {name: leaf for name, leaf in first.items() if name != "draw of leaf 1"}
-    with pytest.raises(StorageError, match="some weights have more draws than others"):
-        courses.joined([first, torn], 1)
+def test_draws_of_other_shapes_or_numbers_are_refused():
+    like = {"w": np.zeros((5,)), "b": np.zeros(())}  # leaves in the order of their names: b, w
+    sound = {"draw of leaf 0": np.zeros((2, 3)), "draw of leaf 1": np.zeros((2, 3, 5))}
+    kept = courses.joined([{"log_density": np.zeros((2, 3))}, sound, sound], 1)
+    draws = courses.taken_draws(kept, like, 0)
+    assert (draws["w"].shape, draws["b"].shape) == ((2, 6, 5), (2, 6))
+    assert list(kept) == ["log_density"]
+    for name, leaf in {
+        "draw of leaf 1": np.zeros((2, 3, 4)),
+        "draw of leaf 0": np.zeros((2, 2)),
+    }.items():
+        with pytest.raises(StorageError, match="draws of a weight have the shape"):
+            courses.taken_draws(sound | {name: leaf}, like, 0)
+    with pytest.raises(StorageError, match="draw of leaf 0"):
+        courses.taken_draws({"draw of leaf 1": sound["draw of leaf 1"]}, like, 0)
