@@ -94,6 +94,8 @@ def test_processes_give_what_one_gives(num, tmp_path, alone):
     assert worker.furthest(told, worker.numbers(worker.streamed(0, 1))) <= worker.BOUND["float64"]
     (told, *_) = found(tmp_path, "resumed", num)
     assert worker.furthest(told, worker.numbers(alone)) <= worker.BOUND["float64"]
+    (told, *_) = found(tmp_path, "compared", num)
+    assert worker.furthest(told, worker.compared()) <= 1e-4  # scores of float32 predictions
     chains = worker.chains()
     (told, *_) = found(tmp_path, "chains", num)
     expected = worker.numbers(chains) | {"acceptance": chains.trace["acceptance"]}
