@@ -21,8 +21,9 @@ from bayeslearn.model import Target
 from bayeslearn.tree import PyTree
 
 WINDOW = 10  # evaluations in the moving average
-TIE = 0.25  # of the objective's Monte-Carlo error
+LUCK = 3.0  # standard errors by which the best of many averages may be too good
 CALM_ROUNDS = 20  # after which earlier back-offs are forgotten
+HASTE = 0.5  # of its steps so far, in which a run that rests lets its step size fall
 PATIENT_BACK_OFFS = 2  # before it steps back to its best state
 SUNK_LOOKS = 20  # in a row, far below the first or not finite, before it steps back too
 SUNK_ERRORS = 10.0  # Monte-Carlo errors that are not far
@@ -73,15 +74,16 @@ class Course:
 
     COUNTS = (
         *("step", "at", "bad", "skipped", "scale", "back_offs", "recent", "calm"),
-        *("first", "low", "sunk", "stopped", "ended", "strayed"),
+        *("first", "low", "sunk", "stopped", "ended", "strayed", "length"),
     )
-    NEWER = frozenset({"strayed"})  # than the first checkpoints, which lack them
+    NEWER = frozenset({"strayed", "length"})  # than the first checkpoints, which lack them
 
-    def __init__(self, state: Any, target: Target, patience: int | None):
+    def __init__(self, state: Any, target: Target, patience: int | None, length: int):
         self.state = self.good = state  # now, and at the last look at the lower bound
         self.base = self.target = target
         self.best = Best(patience)
         self.step = self.at = 0  # steps at the last look, and now
+        self.length = length  # steps that it will have
         self.bad = self.skipped = 0
         self.scale = 1.0  # of the learning rate
         self.back_offs = self.recent = self.calm = 0
@@ -144,6 +146,15 @@ class Course:
             self.trace.setdefault(name, []).extend(values)
         self.infos = {}
 
+    def hasten(self, eval_every: int) -> bool:
+        """The rest of the fall of its step size in fewer steps, once; False: it has fallen."""
+        looks = math.ceil(HASTE * self.step / eval_every)
+        sooner = self.step + looks * eval_every
+        if self.best.patience is None or sooner >= self.length:
+            return False
+        self.length, self.best.patience = sooner, None
+        return True
+
     def record(self) -> dict[str, Any]:
         def changed(target: Target | None) -> Target | None:
             return None if target is self.base else target
@@ -166,6 +177,7 @@ class Course:
         like: Any,
         base: Target,
         patience: int | None,
+        length: int,
         place: Callable[[Any], Any] | None = None,
     ) -> Course:
         def state_of(leaves: Any) -> Any:
@@ -175,9 +187,13 @@ class Course:
         state, good, best = checkpoints.placed(record["states"], state_of)
         if state is None or good is None or (best is None and record["step"] > 0):
             raise ValueError("a state is missing")
-        self = cls(state, base, patience)
+        self = cls(state, base, patience, length)
         self.good, self.infos = good, {k: [v] for k, v in _trace(record["infos"]).items()}
         _take_counts(self, record)
+        if self.length > length:
+            raise ValueError(f"length is {self.length}")
+        if self.length < length:
+            self.best.patience = None  # it was hastened
         now, at_best = checkpoints.placed(record["targets"], partial(_target_again, base))
         self.target = base if now is None else now
         self.best.restore(record["best"], best, base if at_best is None else at_best)
@@ -246,20 +262,22 @@ class Best:
         self.target: Any = None
         self.step = 0
         self._values: list[float] = []
-        self._best = -math.inf
+        self._best, self._luck = -math.inf, 0.0
         self._since = 0
 
     def see(self, objective: float, error: float, state: Any, target: Target, step: int) -> bool:
         """Whether to go on; `error` is the Monte-Carlo error of one objective."""
         # One error below the estimate, so that a lucky early look at a poor q does not win.
         self._values.append(objective - error)
-        average = float(np.mean(self._values[-WINDOW:]))
+        window = self._values[-WINDOW:]
+        average = float(np.mean(window))
         self._since += 1
         # A tie within the bound's own error goes to the later iterate: its steps were smaller.
-        if average >= self._best - TIE * error or self.state is None:
+        if average >= self._best - self._luck or self.state is None:
             self.state, self.target, self.step = state, target, step
         if average > self._best:
-            self._best, self._since = average, 0
+            self._best, self._luck = average, LUCK * error / math.sqrt(len(window))
+            self._since = 0
         is_early = len(self._values) < WINDOW + (self.patience or 0)
         return is_early or self.patience is None or self._since < self.patience
 
@@ -268,6 +286,7 @@ class Best:
             "step": self.step,
             "values": np.asarray(self._values, np.float64),
             "best": self._best,
+            "luck": self._luck,
             "since": self._since,
         }
 
@@ -275,6 +294,7 @@ class Best:
         self.state, self.target, self.step = state, target, int(record["step"])
         self._values = [float(value) for value in record["values"]]
         self._best, self._since = float(record["best"]), int(record["since"])
+        self._luck = float(record.get("luck", 0.0))  # the first checkpoints lack it
 
 
 def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]:

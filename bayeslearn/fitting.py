@@ -72,6 +72,7 @@ SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((500, 3), (1000, 1))  # steps from each start still tried, and how many are kept
+TRIED = sum(steps for steps, _ in ROUNDS)
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
@@ -468,16 +469,18 @@ def _infer(
         if partly.points == "joint":
             algorithm = Joint(algorithm)
     warm = None
+    steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
+    if algorithm.tries_starts and len(starts) > 1 and num_steps != "auto":
+        steps += TRIED  # those that choose a start come before the ones asked for
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
     elif stream is None or stream.restarts:
-        warm = _warm_start(setting, algorithm, starts)
+        warm = _warm_start(setting, algorithm, starts, steps)
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
     if algorithm.is_sampler:
         run = _sample(setting, algorithm, start, warm, 4 if num_chains is None else int(num_chains))
     else:
-        steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
         rest = None if patience is None else int(patience)
         run = _optimise(
             setting,
@@ -533,33 +536,39 @@ class _Warm(NamedTuple):
     target: Target  # with what was refreshed on the way
     compile_time: float
     state: Any = None  # of the method itself, to go on from
+    done: int = 0  # steps of the method itself that led there
 
 
-def _warm_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -> _Warm | None:
-    """The result of the algorithm's warm start, which may have one of its own."""
+def _warm_start(
+    setting: _Setting, algorithm: Algorithm, starts: list[PyTree], num_steps: int
+) -> _Warm | None:
+    """What an algorithm of so many steps begins with: the result of another, or its best start."""
     if algorithm.tries_starts and len(starts) > 1:
-        return _best_start(setting, algorithm, starts)
+        return _best_start(setting, algorithm, starts, num_steps)
     before = algorithm.warm_start()
     if before is None:
         return None
-    quiet = setting.before("warm start")
-    earlier = _warm_start(quiet, before, starts)
+    # With the randomness that it has on its own, so that this method goes on from its result.
+    quiet = setting.before("warm start")._replace(root=setting.root)
     steps = before.auto_steps
-    if earlier is not None and earlier.state is not None:
-        steps -= sum(done for done, _ in ROUNDS)  # the first steps of the same run
+    earlier = _warm_start(quiet, before, starts, steps)
     run = _optimise(quiet, before, starts[0], earlier, steps, None, PATIENCE)
     q = before.approximation(run.target, run.state)
     compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
     return _Warm(q, run.target, compile_time)
 
 
-def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -> _Warm:
-    """The first steps of the algorithm from every start; the best few go on, then the best.
+def _best_start(
+    setting: _Setting, algorithm: Algorithm, starts: list[PyTree], num_steps: int
+) -> _Warm:
+    """The first of its steps from every start; the best few go on, then the best.
 
     A network's lower bound has many optima, which differ in the hidden units they use, and the
     first steps decide which one is found. All rounds run the same compiled steps.
     """
     eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
+    first_steps = algorithm.over(num_steps)
+    done = 0
     settings = [setting.before(f"start {number}") for number in range(len(starts))]
     places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
     compile_time = 0.0
@@ -568,16 +577,16 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
         " or start elsewhere with `params=`."
     )
     for turn, (steps, kept) in enumerate(ROUNDS):
-        bounds = {}
+        bounds, done = {}, done + steps
         for number, place in places.items():
             here, start = settings[number], starts[number]
             try:
                 if place is None:
-                    place = _warm_start(here, algorithm, [start])
+                    place = _warm_start(here, algorithm, [start], num_steps)
                     compile_time += 0.0 if place is None else place.compile_time
                 phase, root = f"{here.phase}.{turn}", _named(here.root, f"{turn}")
                 here = here._replace(phase=phase, root=root)
-                run = _optimise(here, algorithm, start, place, steps, eval_every, None)
+                run = _optimise(here, first_steps, start, place, done, eval_every, None)
             except DivergenceError as error:
                 failure = error
                 continue
@@ -586,7 +595,7 @@ def _best_start(setting: _Setting, algorithm: Algorithm, starts: list[PyTree]) -
             bound = _fresh_bound(here, algorithm, run.target, run.state)
             if math.isfinite(bound):
                 bounds[number] = bound
-                places[number] = _Warm(q, run.target, 0.0, run.state)
+                places[number] = _Warm(q, run.target, 0.0, run.state, done)
         if not bounds:
             raise failure
         best = sorted(bounds, key=lambda number: -bounds[number])[:kept]
@@ -694,10 +703,12 @@ def _optimise(
 ) -> _Run:
     """Steps in rounds of `eval_every`; after each the lower bound is measured.
 
-    A stream of batches that ends before all steps are done ends them, if it `may_end`.
+    `num_steps` counts those that a warm start of the same algorithm has done. A stream of batches
+    that ends before all steps are done ends them, if it `may_end`.
     """
-    base, root = setting.target if warm is None else warm.target, setting.root
-    layout = setting.layout
+    base, done = (setting.target, 0) if warm is None else (warm.target, warm.done)
+    root, layout = _named(setting.root, algorithm.name), setting.layout
+    num_steps -= done
     eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = CHUNK if setting.stream is None else setting.stream.length(base)
@@ -721,11 +732,11 @@ def _optimise(
     if left is None:
         state = begin()
         _check_finite_start(base, state, start)
-        run = Course(state, base, patience)
+        run = Course(state, base, patience, num_steps)
         run.stopped = f"All {num_steps} steps were done."
     else:
         place = None if layout is None else layout.put_state
-        run = Course.from_record(left, jax.eval_shape(begin), base, patience, place)
+        run = Course.from_record(left, jax.eval_shape(begin), base, patience, num_steps, place)
     advance = partial(_advance, key_step=key_step, key_data=key_data, length=length, layout=layout)
     # A call of no steps compiles the loop, so that compile and run time can be told apart.
     rows = setting.batch_size if setting.stream is None else None
@@ -743,14 +754,14 @@ def _optimise(
 
     best, num_data = run.best, float(base.num_data)
     with Progress(algorithm.name, num_steps, setting.progress) as bar:
-        while run.step < num_steps and not run.ended:
-            goal = min(num_steps, run.step + eval_every)
+        while run.step < run.length and not run.ended:
+            goal = min(run.length, run.step + eval_every)
             failed = False
             while run.at < goal and not run.ended:
                 setting.look(run)
                 count, stream = min(most, goal - run.at), None
                 if setting.stream is not None:
-                    coming = batches.coming(run.at, goal, num_steps, eval_every, most)
+                    coming = batches.coming(run.at, goal, run.length, eval_every, most)
                     with setting.kept(run):
                         stream, count = setting.stream.chunk(run.target, coming, length)
                         if _is_shared(layout):  # it ends where the first of the processes' ends
@@ -764,7 +775,7 @@ def _optimise(
                         run.ended = True
                         break
                 run.state, info, num_bad, finite = advance(
-                    _shortened(algorithm, run.scale),
+                    _shortened(algorithm.over(done + run.length), run.scale),
                     target=run.target,
                     state=run.state,
                     begin=run.at,
@@ -809,11 +820,15 @@ def _optimise(
             if strays and best.state is not None:
                 pass  # what is given up says nothing of the state it goes back to
             elif not best.see(metrics["objective"], error, *seen):
-                run.stopped = (
+                rested = (
                     f"The objective's moving average had no new best for {best.patience}"
-                    f" evaluations, after step {step}; the iterate of step {best.step} is returned."
+                    f" evaluations, after step {step}; "
                 )
-                run.ended = True
+                run.ended = not (algorithm.falls and run.hasten(eval_every))
+                if run.ended:
+                    run.stopped = f"{rested}the iterate of step {best.step} is returned."
+                else:
+                    run.stopped = f"{rested}its step size then fell to nothing by {run.length}."
             elif run.ended:
                 run.stopped = f"The data iterator ended after {step} steps."
             if strays:

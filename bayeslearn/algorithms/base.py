@@ -42,9 +42,9 @@ def hyper(
 
     Floats are dynamic; ints, strings, flags and whatever is `free` (functions, mappings) are
     static. `optional` also allows None; `real` says that a number whose default is None is not
-    a count.
+    a count, and dynamic.
     """
-    dynamic = isinstance(default, float)
+    dynamic = isinstance(default, float) or real
     check = {
         "above": above,
         "least": least,
@@ -95,6 +95,15 @@ class Algorithm(eqx.Module):
         for field in dataclasses.fields(self):
             if "check" in field.metadata:
                 check_hyper(field.name, getattr(self, field.name), field.metadata)
+
+    @property
+    def falls(self) -> bool:
+        """Whether its step size falls to nothing over a run of known length."""
+        return False
+
+    def over(self, num_steps: int) -> Algorithm:
+        """This algorithm for a run of so many steps."""
+        return self
 
     def warm_start(self) -> Algorithm | None:
         """The algorithm whose result this one starts from; None to start from the network.

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import optax
 
 from bayeslearn import noise
-from bayeslearn.algorithms.base import Algorithm, hyper
-from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.optimizers import Falling, check_optimizer, make_optimizer
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.gradients.draws import mean_over_draws
@@ -90,7 +90,7 @@ def batch_share(schedule: str, count: Array, num_batches: Array) -> Array:
     return num_batches * jnp.exp2(-i) / -jnp.expm1(-num_batches * jnp.log(2.0))
 
 
-class BayesByBackprop(Algorithm):
+class BayesByBackprop(Falling):
     """Variational inference by the reparametrisation trick and any Optax optimiser."""
 
     name: ClassVar[str] = "bayes-by-backprop"
@@ -101,8 +101,6 @@ class BayesByBackprop(Algorithm):
     left_to_looks: ClassVar[tuple[str, ...]] = ("elbo", "kl")
 
     learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(1000.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(8, "draws of the weights per step", least=1)
     antithetic: bool = hyper(True, "draw in mirrored pairs, which halves the mean's noise or more")
     kl: str = hyper("path", "complexity cost", choices=("path", "closed-form", "sampled"))
@@ -123,8 +121,11 @@ class BayesByBackprop(Algorithm):
         check_optimizer(self.optimizer, self.optimizer_options)
 
     def _optimizer(self) -> optax.GradientTransformation:
-        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
-        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+        return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
+
+    @property
+    def falls(self) -> bool:
+        return super().falls and not isinstance(self.optimizer, optax.GradientTransformation)
 
     def check(self, target: Target, params: PyTree) -> None:
         if self.kl == "closed-form" and self.q is None:

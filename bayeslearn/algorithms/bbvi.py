@@ -108,7 +108,7 @@ class BlackBoxVI(Algorithm):
             return super().warm_start()
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
-        return BayesByBackprop(num_draws=4)
+        return BayesByBackprop()
 
     def check(self, target: Target, params: PyTree) -> None:
         if self.rao_blackwell and target.prior is not None and not target.prior.is_independent:

@@ -5,8 +5,9 @@ Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), f
 
     warm start     the mean-field posterior of Bayes by Backprop: the Laplace approximation of a
                    network is hundreds of nats below it
-    share of draws the step is shortened by S / (S + k), k the largest block: S draws in k
-                   dimensions have that much to say about its covariance
+    share of draws the step is shortened by r / (r + k), k the largest block and r the rank of an
+                   estimate from S draws (2 S of outer products, S of scores): of k dimensions
+                   they have that much to say
     trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], the mean step
                    at most r standard deviations (root mean square over weights); r = 0.5
 
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.optimizers import Falling
 from bayeslearn.errors import refuse
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, make_groups
 from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Spectrum
@@ -36,6 +38,7 @@ COVARIANCES = ("full", "block", "diagonal")
 GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
 EVEN = (-math.log1p(RADIUS), math.log1p(RADIUS))
+FEWEST, MOST = 16, 64  # draws of a step, where none are asked for
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 
 
@@ -99,11 +102,12 @@ def to_family(frame: Any, covariance: str) -> Any:
     return BlockGaussian(frame.mean, frame.factors, frame.groups)
 
 
-def step_share(frame: Any, num_draws: int, gradient: str, guards: bool) -> float:
-    """S / (S + k) for sampled covariance gradients, 1 for curvature and without guards."""
-    if not guards or gradient not in GRADIENTS or frame.size == 1:
+def step_share(size: int, num_draws: int, gradient: str, guards: bool) -> float:
+    """r / (r + k) for sampled covariance gradients, 1 for curvature and without guards."""
+    if not guards or gradient not in GRADIENTS or size == 1:
         return 1.0
-    return num_draws / (num_draws + frame.size)
+    rank = num_draws if gradient == "score" else 2 * num_draws
+    return rank / (rank + size)
 
 
 def hold_spectrum(
@@ -141,16 +145,20 @@ def check_gradient(gradient: str, covariance: str) -> None:
         )
 
 
-class GaussianVI(Algorithm):
+class GaussianVI(Falling):
     """Base of the methods that move a Gaussian in its own frame (abstract)."""
 
     takes_q: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
 
     learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
-    decay_steps: float = hyper(300.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
-    num_draws: int = hyper(16, "draws of the weights per step", least=2)
+    num_draws: int | None = hyper(
+        None,
+        "draws of the weights per step; None: 16, and for a large block a sixth of its weights up"
+        " to 64",
+        least=2,
+        optional=True,
+    )
     covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
     block: Any = hyper(
         "layer",
@@ -181,11 +189,11 @@ class GaussianVI(Algorithm):
         """The mean-field posterior: it has found the noise scale and which units are needed.
 
         `fit` tries it from several initialisations of the network, whose optima differ by tens of
-        nats; the noise that its steps leave is this method's to remove, so that fewer draws do.
+        nats.
         """
         from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 
-        return BayesByBackprop(num_draws=4)
+        return BayesByBackprop()
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if not hasattr(q, "to_prior"):
@@ -197,11 +205,14 @@ class GaussianVI(Algorithm):
         """Memory of past gradients, for the methods that have one."""
         return ()
 
+    def draws(self, frame: Any) -> int:
+        """Draws of a step: as told, or by the size of the largest block."""
+        return self.num_draws or min(max(FEWEST, frame.size // 6), MOST)
+
     def rate(self, state: GaussianState) -> Array:
         """Step size at this count, shortened to what the draws can tell."""
-        share = step_share(state.frame, self.num_draws, self.gradient, self.guards)
-        elapsed = 1.0 + share * state.count / self.decay_steps
-        return share * self.learning_rate / elapsed**self.power
+        size, num = state.frame.size, self.draws(state.frame)
+        return self.schedule(step_share(size, num, self.gradient, self.guards))(state.count)
 
     def estimate(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None, **options: Any
@@ -212,7 +223,7 @@ class GaussianVI(Algorithm):
             state.frame,
             batch,
             gradient=self.gradient,
-            num_draws=self.num_draws,
+            num_draws=self.draws(state.frame),
             **options,
         )
 

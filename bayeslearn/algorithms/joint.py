@@ -54,6 +54,13 @@ class Joint(Algorithm):
     def learning_rate(self) -> Any:
         return self.inner.learning_rate  # type: ignore[attr-defined]
 
+    @property
+    def falls(self) -> bool:
+        return self.inner.falls
+
+    def over(self, num_steps: int) -> Algorithm:
+        return dataclasses.replace(self, inner=self.inner.over(num_steps))
+
     def warm_start(self) -> Algorithm | None:
         return self.inner.warm_start()
 

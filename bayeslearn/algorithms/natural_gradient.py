@@ -36,6 +36,7 @@ from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.bayes_by_backprop import softplus_inverse
 from bayeslearn.algorithms.gaussian import (
     COVARIANCES,
+    FEWEST,
     GRADIENTS,
     RADIUS,
     GaussianInfo,
@@ -43,6 +44,7 @@ from bayeslearn.algorithms.gaussian import (
     GaussianVI,
     hold_mean,
     hold_spectrum,
+    step_share,
     to_family,
 )
 from bayeslearn.algorithms.map import MAP
@@ -175,9 +177,8 @@ class NaturalGradient(GaussianVI):
         """As for all Gaussians, but scores hear the noise of all weights, not of a block's."""
         if self.gradient != "score" or not self.guards or self.q is not None:
             return super().rate(state)
-        share = self.num_draws / (self.num_draws + tree.size(state.frame.mean))
-        elapsed = 1.0 + share * state.count / self.decay_steps
-        return share * self.learning_rate / elapsed**self.power
+        size, num = tree.size(state.frame.mean), self.draws(state.frame)
+        return self.schedule(step_share(size, num, self.gradient, self.guards))(state.count)
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if self.q is not None:
@@ -209,11 +210,10 @@ class NaturalGradient(GaussianVI):
     ) -> tuple[GaussianState, GaussianInfo]:
         key_fisher, key_draws = jax.random.split(key)
         q = state.frame
-        told = bound_gradient(key_draws, target, q, batch, self.num_draws, self.gradient == "score")
+        num = self.num_draws or FEWEST
+        told = bound_gradient(key_draws, target, q, batch, num, self.gradient == "score")
         fisher = sampled_fisher(key_fisher, q)
-        elapsed = 1.0 + state.count / self.decay_steps
-        beta = self.learning_rate / elapsed**self.power
-        step = beta * natural_gradient(fisher, told.gradient, self.damping)
+        step = self.schedule()(state.count) * natural_gradient(fisher, told.gradient, self.damping)
         size = jnp.sqrt(step @ fisher @ step / len(step))
         too_long = size > RADIUS
         if self.guards:
