@@ -187,7 +187,7 @@ def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
                 "num_steps": TIMES * algorithm.auto_steps,
                 "callback": lambda told: time.perf_counter() - began > LONG_SECONDS,
             }
-            if problem == "networks" and algorithm.tries_starts:  # as where no steps are given
+            if problem == "networks" and algorithm.takes_q:  # as where no steps are given
                 options["starts"] = STARTS
         posterior = bl.fit(model, algorithm, data, seed=seed, progress=False, **options)
         return posterior, time.perf_counter() - began
