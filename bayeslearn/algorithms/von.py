@@ -32,7 +32,7 @@ class VON(GaussianVI):
     title: ClassVar[str] = "variational online Newton, exact Hessians"
     auto_steps: ClassVar[int] = 500
 
-    learning_rate: float = hyper(0.05, "share of the natural step that is taken", above=0)
+    learning_rate: float = hyper(0.04, "share of the natural step that is taken", above=0)
     num_draws: int | None = hyper(8, "draws of the weights per step", least=1)
     gradient: str = hyper("hessian", "curvature: hessian, gauss-newton; diagonal also others")
 
