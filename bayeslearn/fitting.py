@@ -71,8 +71,7 @@ CHUNK = 100  # steps per compiled call
 SAMPLER_CHUNK = 50
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
-ROUNDS = ((500, 3), (1000, 1))  # steps from each start still tried, and how many are kept
-TRIED = sum(steps for steps, _ in ROUNDS)
+ROUNDS = ((1000, 4), (1000, 1))  # steps from each start still tried, and how many are kept
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
@@ -471,7 +470,7 @@ def _infer(
     warm = None
     steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
     if algorithm.tries_starts and len(starts) > 1 and num_steps != "auto":
-        steps += TRIED  # those that choose a start come before the ones asked for
+        steps += sum(tried for tried, _ in ROUNDS)  # they come before the steps asked for
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
     elif stream is None or stream.restarts:
@@ -724,8 +723,8 @@ def _optimise(
     timer = time.perf_counter()
     keeper, left = setting.keeper, None
     if keeper is not None:
-        if (done := keeper.finished(setting.phase)) is not None:
-            state, target = run_again(done, jax.eval_shape(begin), base)
+        if (finished := keeper.finished(setting.phase)) is not None:
+            state, target = run_again(finished, jax.eval_shape(begin), base)
             state = state if layout is None else layout.put_state(state)
             return _Run(state, target, None, {}, None, "", [], 0.0)
         left = keeper.left(setting.phase)

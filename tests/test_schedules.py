@@ -1,0 +1,121 @@
+"""Step sizes that fall to nothing over a run, and runs that are hastened once they rest."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+
+import bayeslearn as bl
+from bayeslearn import checkpoints, fitting
+from bayeslearn.algorithms.gaussian import step_share
+
+pytestmark = pytest.mark.usefixtures("x64")
+HASTENED = "its step size then fell to nothing by"
+
+
+class Cut(BaseException):
+    """A process that ends there."""
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return problems.regression()
+
+
+@pytest.fixture(scope="module")
+def rested(problem):
+    return bl.fit(problem.model, "bayes-by-backprop", (problem.x, problem.y), seed=0)
+
+
+def rates(algorithm, counts):
+    return [float(algorithm.schedule()(jnp.asarray(t))) for t in counts]
+
+
+def test_the_step_size_falls_to_nothing_over_the_run():
+    algorithm = bl.BayesByBackprop(learning_rate=0.5).over(100)
+    np.testing.assert_allclose(rates(algorithm, (0, 50, 99, 200)), [0.5, 0.25, 0.005, 0.005])
+    steep = bl.NGVI(learning_rate=0.5, power=2.0).over(100)
+    np.testing.assert_allclose(rates(steep, (0, 50)), [0.5, 0.125])
+    assert rates(bl.NGVI(learning_rate=0.5), (0, 50)) == [0.5, 0.5]  # of no known length
+
+
+def test_other_schedules_know_nothing_of_the_length():
+    monro = bl.NGVI(learning_rate=0.5, decay_steps=10.0, power=0.5)
+    constant = bl.NGVI(learning_rate=0.5, power=0.0)
+    own = bl.NGVI(learning_rate=0.5, length=50.0)
+    for algorithm in (monro, constant, own):
+        assert algorithm.over(1000) is algorithm
+    np.testing.assert_allclose(rates(monro, (0, 30)), [0.5, 0.25])
+    assert rates(constant, (0, 30)) == [0.5, 0.5]
+    np.testing.assert_allclose(rates(own, (0, 25)), [0.5, 0.25])
+
+
+def test_a_share_shortens_steps_and_stretches_time():
+    monro = bl.NGVI(learning_rate=1.0, decay_steps=10.0)
+    np.testing.assert_allclose(float(monro.schedule(0.25)(jnp.asarray(40))), 0.125)
+    assert step_share(96, 16, "reparam", True) == 0.25  # outer products of 16 draws: rank 32
+    assert step_share(48, 16, "score", True) == 0.25
+    assert step_share(96, 16, "reparam", False) == 1.0
+
+
+def test_the_largest_block_says_how_many_draws():
+    class Frame:
+        size = 0
+
+    for size, draws in ((1, 16), (96, 16), (240, 40), (1000, 64)):
+        Frame.size = size
+        assert bl.MGVB().draws(Frame) == draws
+        assert bl.MGVB(num_draws=4).draws(Frame) == 4
+
+
+def test_a_run_that_rests_is_hastened(rested):
+    assert HASTENED in rested.stopped
+    steps = rested.trace["eval_step"]
+    assert steps[-1] < bl.BayesByBackprop.auto_steps
+    assert rested.stopped.endswith(f"{HASTENED} {steps[-1]}.")
+
+
+def test_a_run_of_given_length_is_not(problem):
+    posterior = bl.fit(
+        problem.model, "bayes-by-backprop", (problem.x, problem.y), seed=0, num_steps=300
+    )
+    assert posterior.stopped == "All 300 steps were done."
+
+
+@pytest.mark.parametrize("looks", [35, 42])
+def test_a_hastened_run_cut_anywhere_ends_the_same(problem, rested, tmp_path, monkeypatch, looks):
+    look, seen = checkpoints.Keeper.look, []
+
+    def cut(self, name, *arguments):
+        look(self, name, *arguments)
+        seen.append(name)
+        if seen.count("main") == looks:
+            raise Cut
+
+    data = problem.x, problem.y
+    assert 30 < looks < len(rested.trace["eval_step"])  # after it rested
+    monkeypatch.setattr(checkpoints.Keeper, "look", cut)
+    with pytest.raises(Cut):
+        bl.fit(problem.model, "bayes-by-backprop", data, seed=0, checkpoint=tmp_path / "r", every=1)
+    monkeypatch.undo()
+    again = bl.resume(tmp_path / "r", data)
+    assert again.stopped == rested.stopped
+    for a, b in zip(jax.tree.leaves(again.family), jax.tree.leaves(rested.family), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_warm_start_is_what_the_method_gives_on_its_own(problem, rested, monkeypatch):
+    seen = {}
+    optimise = fitting._optimise
+
+    def watch(setting, algorithm, start, warm, *arguments, **options):
+        seen[setting.phase] = warm
+        return optimise(setting, algorithm, start, warm, *arguments, **options)
+
+    monkeypatch.setattr(fitting, "_optimise", watch)
+    bl.fit(problem.model, bl.NGVI(), (problem.x, problem.y), seed=0, num_steps=2)
+    for a, b in zip(jax.tree.leaves(seen["main"].q), jax.tree.leaves(rested.family), strict=True):
+        np.testing.assert_array_equal(a, b)
