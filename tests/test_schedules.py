@@ -12,7 +12,6 @@ import bayeslearn as bl
 from bayeslearn import checkpoints, fitting
 from bayeslearn.algorithms.gaussian import step_share
 
-pytestmark = pytest.mark.usefixtures("x64")
 HASTENED = "its step size then fell to nothing by"
 
 
@@ -34,6 +33,7 @@ def rates(algorithm, counts):
     return [float(algorithm.schedule()(jnp.asarray(t))) for t in counts]
 
 
+@pytest.mark.usefixtures("x64")
 def test_the_step_size_falls_to_nothing_over_the_run():
     algorithm = bl.BayesByBackprop(learning_rate=0.5).over(100)
     np.testing.assert_allclose(rates(algorithm, (0, 50, 99, 200)), [0.5, 0.25, 0.005, 0.005])
@@ -42,6 +42,7 @@ def test_the_step_size_falls_to_nothing_over_the_run():
     assert rates(bl.NGVI(learning_rate=0.5), (0, 50)) == [0.5, 0.5]  # of no known length
 
 
+@pytest.mark.usefixtures("x64")
 def test_other_schedules_know_nothing_of_the_length():
     monro = bl.NGVI(learning_rate=0.5, decay_steps=10.0, power=0.5)
     constant = bl.NGVI(learning_rate=0.5, power=0.0)
@@ -53,6 +54,7 @@ def test_other_schedules_know_nothing_of_the_length():
     np.testing.assert_allclose(rates(own, (0, 25)), [0.5, 0.25])
 
 
+@pytest.mark.usefixtures("x64")
 def test_a_share_shortens_steps_and_stretches_time():
     monro = bl.NGVI(learning_rate=1.0, decay_steps=10.0)
     np.testing.assert_allclose(float(monro.schedule(0.25)(jnp.asarray(40))), 0.125)
