@@ -218,14 +218,12 @@ class BayesByBackprop(Algorithm):
 
         A draw is one of the weights, or of the noise that a rewritten network takes.
         """
+
+        def of_mean(of_all: Callable) -> tuple[PyTree, BayesByBackpropInfo]:
+            return jax.grad(lambda z: jax.tree.map(jnp.mean, of_all(z)), has_aux=True)(zeta)
+
         if self.q is not None:
-
-            def of_all(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:
-                told = jax.vmap(partial(cost, zeta))(zeta.sample(key, self.num_draws))
-                value, info = jax.tree.map(jnp.mean, told)
-                return value, info
-
-            return jax.grad(of_all, has_aux=True)(zeta)
+            return of_mean(lambda z: jax.vmap(partial(cost, z))(z.sample(key, self.num_draws)))
         is_mirrored = self.antithetic and self.num_draws > 1
         num = (self.num_draws + 1) // 2 if is_mirrored else self.num_draws
         like = zeta["mean"] if rewritten is None else rewritten.noise
@@ -235,16 +233,17 @@ class BayesByBackprop(Algorithm):
             seeds = jax.tree.map(lambda s: jnp.concatenate([s, s])[: self.num_draws], seeds)
             signs = jnp.concatenate([signs, -signs])[: self.num_draws]
 
-        def one(seed: PyTree, sign: Array) -> tuple[PyTree, BayesByBackpropInfo]:
-            def of_draw(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:
-                q = self.family(zeta)
-                eps = drawn(seed)
-                if is_mirrored:
-                    eps = jax.tree.map(lambda e: sign.astype(e.dtype) * e, eps)
-                return cost(q, q.transform(eps) if rewritten is None else eps)
+        def of_draw(zeta: PyTree, seed: PyTree, sign: Array) -> tuple[Array, BayesByBackpropInfo]:
+            q = self.family(zeta)
+            eps = drawn(seed)
+            if is_mirrored:
+                eps = jax.tree.map(lambda e: sign.astype(e.dtype) * e, eps)
+            return cost(q, q.transform(eps) if rewritten is None else eps)
 
-            return jax.grad(of_draw, has_aux=True)(zeta)
-
+        if rewritten is not None and rewritten.has_one_network and self.num_draws > 1:
+            # Draws are then more rows of the same products, and the first layer's are the same.
+            return of_mean(lambda z: jax.vmap(partial(of_draw, z))(seeds, signs))
+        one = partial(jax.grad(of_draw, has_aux=True), zeta)
         return mean_over_draws(one, target, batch, zeta["mean"], seeds, signs)
 
     def _complexity(self, target: Target, q: Any, draw: PyTree) -> Array:

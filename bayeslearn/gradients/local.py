@@ -50,6 +50,7 @@ class Role(NamedTuple):
     shapes: tuple[tuple[int, ...], ...] = ()
     dtype: Any = None
     path: sites.Path | None = None  # where the noise is added to a product
+    is_first: bool = False  # of its two factors
 
 
 class Perturbation(eqx.Module):
@@ -60,7 +61,17 @@ class Perturbation(eqx.Module):
     roles: tuple[Role, ...] = eqx.field(static=True)
     noise: PyTree  # shapes of a draw's
 
+    @property
+    def has_one_network(self) -> bool:
+        """Whether draws differ in the rows' noise alone, and no matrix is a draw's own."""
+        return not jax.tree.leaves(self.noise["weights"])
+
     def scaled_log_likelihood(self, q: Any, noise: PyTree) -> Array:
+        params, x = self.inputs(q, noise)
+        return self.target.scaled_log_likelihood(params, self.batch._replace(x=x))
+
+    def inputs(self, q: Any, noise: PyTree) -> tuple[PyTree, PyTree]:
+        """What `target` takes for parameters, and for rows."""
         means, stds = (jax.tree.leaves(part["network"]) for part in (q.mean, q.std))
         centres, spreads = list(means), list(stds)
         for i, (role, e) in enumerate(zip(self.roles, noise["weights"], strict=True)):
@@ -68,15 +79,9 @@ class Perturbation(eqx.Module):
                 centres[i], spreads[i] = means[i] + stds[i] * e, None
             elif role.kind == "flipout":
                 spreads[i] = stds[i] * e
-        own = jax.tree.map(
-            lambda m, s, e: m + s * e,
-            q.mean["likelihood"],
-            q.std["likelihood"],
-            noise["likelihood"],
-        )
-        batch = self.batch._replace(x=(self.batch.x, noise["rows"]))
-        params = {"network": (centres, spreads), "likelihood": own}
-        return self.target.scaled_log_likelihood(params, batch)
+        own = (part["likelihood"] for part in (q.mean, q.std, noise))
+        drawn = jax.tree.map(lambda m, s, e: m + s * e, *own)
+        return {"network": (centres, spreads), "likelihood": drawn}, (self.batch.x, noise["rows"])
 
 
 def perturbation(
@@ -137,15 +142,16 @@ def _role(site: sites.Site, var: Any, path: sites.Path, leaf: Array, kind: str) 
     axes = None if path.spread else rules[name](eqn, var)
     if axes is None:
         return Role()
+    is_first = eqn.invars[0] is var
     if kind == "flipout":
         x = next(v for v in eqn.invars if v is not var).aval
         shapes = tuple(
             tuple(n if i in among else 1 for i, n in enumerate(array.shape))
             for array, among in zip((x, out), axes, strict=True)
         )
-        return Role(kind, shapes, out.dtype, path)
+        return Role(kind, shapes, out.dtype, path, is_first)
     is_once = not site.times and out.size == math.prod(out.shape[i] for i in axes[1])
-    return Role(kind, (out.shape,), out.dtype, path) if is_once else Role()
+    return Role(kind, (out.shape,), out.dtype, path, is_first) if is_once else Role()
 
 
 Axes = tuple[Sequence[int], Sequence[int]]  # of the input and of the result
@@ -185,36 +191,45 @@ class _Network(eqx.Module):
         ]
 
         def at_site(site: sites.Site, inputs: list[Array]) -> list[Array]:
-            outs = sites.as_function(site.eqn)(*inputs)
             for i, var in enumerate(sites.variables(site.eqn)):
                 role = self.roles[site.paths[var].leaf] if var in site.paths else Role()
                 if role.path is not None:
-                    leaf = role.path.leaf
-                    added = _noise(site.eqn, role, inputs, i, spreads[leaf], noise[leaf])
-                    return [outs[0] + added.astype(outs[0].dtype)]
-            return outs
+                    spread, e = spreads[role.path.leaf], noise[role.path.leaf]
+                    return [_drawn(site.eqn, role, inputs[1 - i], inputs[i], spread, e)]
+            return sites.as_function(site.eqn)(*inputs)
 
         (outputs,) = _evaluated(self.plan.block, [*values, *jax.tree.leaves(row)], at_site)
         return outputs
 
 
-def _noise(
-    eqn: Any, role: Role, inputs: list[Array], place: int, spread: Array, noise: list[Array]
-) -> Array:
-    """What a row's draw adds to the result of a site; `place` is the leaf's among the inputs."""
+def _drawn(eqn: Any, role: Role, x: Array, mean: Array, spread: Array, noise: list[Array]) -> Array:
+    """A row's draw of the result of a site, where the leaf has a mean and a spread."""
     assert role.path is not None
-    spread, x = sites.reshaped(role.path, spread), inputs[1 - place]
-
-    def product(x: Array, weight: Array) -> Array:
-        return sites.as_function(eqn)(*((weight, x) if place == 0 else (x, weight)))[0]
-
+    spread = sites.reshaped(role.path, spread)
     if role.kind == "local":
-        variance = product(x * x, spread * spread)
+        variance = _product(eqn, role, x * x, spread * spread)
         # The root has no derivative at zero, where all inputs are.
         is_some = variance > jnp.finfo(variance.dtype).tiny
-        return noise[0] * jnp.where(is_some, jnp.sqrt(jnp.where(is_some, variance, 1)), 0)
+        std = jnp.where(is_some, jnp.sqrt(jnp.where(is_some, variance, 1)), 0)
+        return _product(eqn, role, x, mean) + noise[0] * std
     of_x, of_out = (jnp.where(e < 0, -1, 1) for e in noise)
-    return product(x * of_x.astype(x.dtype), spread) * of_out
+    turned = _product(eqn, role, x * of_x.astype(x.dtype), spread)
+    return _product(eqn, role, x, mean) + turned * of_out.astype(mean.dtype)
+
+
+def _product(eqn: Any, role: Role, x: Array, weight: Array) -> Array:
+    """The site's own, of other factors; a row's vector goes first, as rows lie in a batch."""
+    if role.kind == "local":
+        sums = eqn.params["dimension_numbers"][0]
+        found = jax.lax.dot_general(
+            x,
+            weight,
+            (sums[::-1] if role.is_first else sums, ((), ())),
+            precision=eqn.params["precision"],
+            preferred_element_type=eqn.params["preferred_element_type"],
+        )
+        return found.reshape(eqn.outvars[0].aval.shape)
+    return sites.as_function(eqn)(*((weight, x) if role.is_first else (x, weight)))[0]
 
 
 def _evaluated(
