@@ -23,8 +23,8 @@ def columns(number, *shape):
     return np.random.default_rng(number).normal(size=shape)
 
 
-def bind(network, x, y):
-    model = bl.Model(network, bl.likelihoods.Gaussian(), dtype="float64")
+def bind(network, x, y, noise_scale=None):
+    model = bl.Model(network, bl.likelihoods.Gaussian(noise_scale=noise_scale), dtype="float64")
     return model.bind((x, y), jax.random.key(0))
 
 
@@ -37,13 +37,13 @@ def linear(x64):
 @pytest.fixture
 def network(x64):
     x = columns(0, ROWS, 3)
-    return bind(bl.networks.MLP([4]), x, np.sin(2 * x[:, 0]) + 0.2 * columns(1, ROWS))
+    return bind(bl.networks.MLP([4]), x, np.sin(2 * x[:, 0]) + 0.5 * columns(1, ROWS), 0.5)
 
 
 def plain(**options):
     """One draw, and a step that shows the gradient."""
     fixed = {"optimizer": "sgd", "learning_rate": 1.0, "power": 0.0, "kl": "closed-form"}
-    return bl.BayesByBackprop(num_draws=1, **fixed, **options)
+    return bl.BayesByBackprop(**({"num_draws": 1} | fixed | options))
 
 
 def spread_like(params, scale):
@@ -57,17 +57,15 @@ def zeta_of(params, scale):
     return {"mean": params, "rho": rho}
 
 
+@jax.jit
 def gradients(algorithm, target, zeta, keys):
     """Of -elbo / num_data in the means and the rhos, one row for each key."""
-    init = algorithm._begin(zeta)
 
-    @jax.jit
-    @jax.vmap
     def change(key):
-        new, _ = algorithm.step(key, target, init, target.data)
+        new, _ = algorithm.step(key, target, algorithm._begin(zeta), target.data)
         return tree.ravel(jax.tree.map(jnp.subtract, zeta, new.zeta))
 
-    return np.asarray(change(keys))
+    return jax.vmap(change)(keys)
 
 
 @pytest.mark.parametrize("problem", ["linear", "network"])
@@ -80,16 +78,17 @@ def test_the_expected_gradient_is_that_of_weight_draws_and_its_variance_smaller(
         found = gradients(plain(perturb=kind), target, zeta, KEYS)
         errors = np.sqrt((by_weights.var(0) + found.var(0)) / len(KEYS))
         assert np.all(np.abs(found.mean(0) - by_weights.mean(0)) < 4.5 * errors)
-        assert found.var(0).sum() < by_weights.var(0).sum() / 3
+        assert found.var(0).sum() < by_weights.var(0).sum() / 2
 
 
 def test_without_spread_it_is_the_gradient_at_the_mean(network):
     target, params = network
     zeta, size = zeta_of(params, 1e-13), tree.size(params)
     exact = jax.jit(jax.grad(lambda p: -target.log_joint(p) / target.num_data))(params)
+    wanted = np.broadcast_to(tree.ravel(exact), (len(KEYS), size))
     for kind in local.KINDS:
-        found = gradients(plain(perturb=kind), target, zeta, KEYS[:1])[0, :size]
-        np.testing.assert_allclose(found, tree.ravel(exact), rtol=1e-10, atol=1e-10)
+        found = np.asarray(gradients(plain(perturb=kind), target, zeta, KEYS))[:, :size]
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 def drawn(target, params, kind, num, scale=0.3):
@@ -101,13 +100,14 @@ def drawn(target, params, kind, num, scale=0.3):
     return q, made, normals, np.asarray(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "flipout"])
 def test_rows_are_uncorrelated_draws_with_the_moments_of_x_w(x64, kind):
     """5 standard errors for each of 4 x 2 moments and 6 x 4 products: one in 50,000 seeds."""
     x, num = columns(0, 4, 3), 20_000
     target, params = bind(bl.networks.MLP([]), x, columns(1, 4, 2))
     q, _, _, outputs = drawn(target, params, kind, num)
-    layer, spread = params["network"].layers[0], q.std["network"].layers[0]
+    layer, spread = params["network"]["layers"][0], q.std["network"]["layers"][0]
     mean = x @ np.asarray(layer.weight).T + np.asarray(layer.bias)
     std = np.sqrt(x**2 @ np.asarray(spread.weight**2).T + np.asarray(spread.bias**2))
     z = (outputs - mean) / std
@@ -126,8 +126,8 @@ def test_activations_are_drawn_as_the_formula_says(network):
     assert [role.kind for role in made.roles] == ["local", "own"] * 2
     assert made.has_one_network
     h = np.asarray(target.data.x)
-    for i, layer in enumerate(params["network"].layers):
-        std = q.std["network"].layers[i]
+    for i, layer in enumerate(params["network"]["layers"]):
+        std = q.std["network"]["layers"][i]
         e, e_bias = (np.asarray(normals["rows"][2 * i + j][0][1]) for j in (0, 1))
         h = np.tanh(h) if i else h
         product = h @ np.asarray(layer.weight).T + np.sqrt(h**2 @ np.asarray(std.weight.T) ** 2) * e
@@ -135,17 +135,15 @@ def test_activations_are_drawn_as_the_formula_says(network):
     np.testing.assert_allclose(outputs[1], h, rtol=1e-12)
 
 
-NETWORKS = {
-    "mlp": (bl.networks.MLP([4]), (3,)),
-    "cnn": (bl.networks.CNN(filters=(3,), hidden=(4,)), (2, 6, 5)),
-    "gru": (bl.networks.GRU(hidden=(3,)), (5, 2)),
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_flipout_gives_each_row_weights_of_its_own(x64, name):
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (bl.networks.GRU(hidden=(3,)), (5, 2)),
+        pytest.param(bl.networks.CNN(filters=(3,), hidden=(4,)), (2, 6, 5), marks=pytest.mark.slow),
+    ],
+)
+def test_flipout_gives_each_row_weights_of_its_own(x64, module, shape):
     """M + (S eps) r s^T, the same at every position and time of a row."""
-    module, shape = NETWORKS[name]
     target, params = bind(module, columns(0, ROWS, *shape), columns(1, ROWS))
     q, made, normals, outputs = drawn(target, params, "flipout", 1)
     e = jax.tree.map(lambda leaf: leaf[0], normals)
@@ -180,37 +178,45 @@ class Odd(eqx.Module):
         )
 
 
-def test_leaves_without_a_rule_see_one_draw_and_are_named(x64):
-    target, params = bind(Odd(), columns(0, ROWS, 3), columns(1, ROWS))
-    assert local.shared(target, params, "local") == ["along", "changed", "tied"]
-    assert local.shared(target, params, "flipout") == ["changed", "tied"]
+@pytest.fixture
+def odd(x64):
+    return bind(Odd(), columns(0, ROWS, 3), columns(1, ROWS))
+
+
+def test_leaves_without_a_rule_are_named(odd):
+    assert local.shared(*odd, "local") == ["along", "changed", "tied"]
+    assert local.shared(*odd, "flipout") == ["changed", "tied"]
+    (note,) = bl.BayesByBackprop(perturb="flipout").remarks(*odd)
+    assert "same draw of changed, tied:" in note
+    assert not bl.BayesByBackprop().remarks(*odd)
+
+
+@pytest.mark.slow
+def test_leaves_without_a_rule_have_the_expected_gradient_too(odd):
+    """With a learned noise scale, which is one draw for all rows. 35 numbers: one in 4000 seeds."""
+    target, params = odd
     zeta = zeta_of(params, 0.2)
-    by_weights = gradients(plain(), target, zeta, KEYS)
-    found = gradients(plain(perturb="local"), target, zeta, KEYS)
+    by_weights, found = (
+        np.asarray(gradients(plain(perturb=kind), target, zeta, KEYS))
+        for kind in ("weights", "local")
+    )
     errors = np.sqrt((by_weights.var(0) + found.var(0)) / len(KEYS))
     assert np.all(np.abs(found.mean(0) - by_weights.mean(0)) < 4.5 * errors)
-    notes = bl.BayesByBackprop(perturb="local").remarks(target, params)
-    assert len(notes) == 1
-    assert "same draw of along, changed, tied" in notes[0]
-    assert not bl.BayesByBackprop().remarks(target, params)
 
 
 def test_inputs_of_zero_have_a_gradient(network):
     target, params = network
     still = eqx.tree_at(lambda t: t.data.x, target, jnp.zeros_like(target.data.x))
-    found = gradients(plain(perturb="local"), still, zeta_of(params, 0.3), KEYS[:2])
+    found = gradients(plain(perturb="local"), still, zeta_of(params, 0.3), KEYS)
     assert np.all(np.isfinite(found))
 
 
-def test_draws_at_once_or_in_microbatches_are_the_same_gradient(network):
+@pytest.mark.slow
+def test_several_draws_at_once_are_the_mean_of_each(network):
     """Four draws as more rows, beside the mean of the gradients of each."""
     target, params = network
     zeta = zeta_of(params, 0.3)
-    algorithm = eqx.tree_at(lambda a: a.learning_rate, plain(perturb="local"), 1.0)
-    several = bl.BayesByBackprop(
-        optimizer="sgd", learning_rate=1.0, power=0.0, num_draws=4, perturb="local"
-    )
-    assert algorithm.num_draws == 1
+    several = plain(perturb="local", num_draws=4)
     found = gradients(several, target, zeta, KEYS[:1])[0]
     made = local.perturbation(target, params, None, "local")
     seeds, of_seed = noise.draws_like(jax.random.split(KEYS[0])[0], made.noise, 2)
@@ -229,17 +235,13 @@ def test_draws_at_once_or_in_microbatches_are_the_same_gradient(network):
     np.testing.assert_allclose(found, wanted(zeta), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fits_reach_the_diagonal_optimum():
     problem = problems.regression()
     for kind in ("local", "flipout"):
         algorithm = bl.BayesByBackprop(perturb=kind)
         q = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0, num_steps=2000).family
         std = np.diag(problem.prec) ** -0.5
-        print(
-            kind,
-            np.abs(q.mean_vector() - problem.mean) / std,
-            q.cov_matrix().diagonal() ** 0.5 / std,
-        )
         assert np.all(np.abs(q.mean_vector() - problem.mean) < 0.05 * std)
         assert np.all(np.abs(np.sqrt(np.diag(q.cov_matrix())) / std - 1) < 0.05)
 
@@ -256,3 +258,30 @@ def test_what_it_cannot_serve_is_refused(x64):
     density = bl.Target.from_log_density(lambda w: -(w**2), jnp.ones(()))
     with pytest.raises(ArgumentError, match="for a density without a network"):
         bl.fit(density, bl.BayesByBackprop(perturb="flipout"), seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "flipout"])
+def test_fits_in_single_precision_of_some_leaves_in_pieces_of_a_batch(kind):
+    """As with weight draws: the lower bounds agree to 0.1 nats a row."""
+    x, y = problems.wiggle()
+    bounds = {}
+    for perturb in ("weights", kind):
+        model = bl.Model(
+            bl.networks.MLP([8, 4]),
+            bl.likelihoods.Gaussian(),
+            bayesian=["layers.0.*", "layers.2.*"],
+            points="joint",
+        )
+        posterior = bl.fit(
+            model,
+            bl.BayesByBackprop(perturb=perturb),
+            (x, y),
+            seed=0,
+            num_steps=600,
+            batch_size=40,
+            microbatch=20,
+        )
+        bounds[perturb] = float(posterior.elbo)
+        assert not any("same draw" in note for note in posterior.notes)
+    assert abs(bounds[kind] - bounds["weights"]) < 0.1 * len(y)
