@@ -70,7 +70,7 @@ def gradients(algorithm, target, zeta, keys):
 
 @pytest.mark.parametrize("problem", ["linear", "network"])
 def test_the_expected_gradient_is_that_of_weight_draws_and_its_variance_smaller(problem, request):
-    """4.5 standard errors for each of 8 and 44 numbers, twice: a false alarm in 1400 seeds."""
+    """4.5 standard errors for each of 8 and 42 numbers, twice: a false alarm in 1400 seeds."""
     target, params = request.getfixturevalue(problem)
     zeta = zeta_of(params, 0.3)
     by_weights = gradients(plain(), target, zeta, KEYS)
@@ -103,7 +103,7 @@ def drawn(target, params, kind, num, scale=0.3):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "flipout"])
 def test_rows_are_uncorrelated_draws_with_the_moments_of_x_w(x64, kind):
-    """5 standard errors for each of 4 x 2 moments and 6 x 4 products: one in 50,000 seeds."""
+    """5 standard errors for each of 16 moments and 24 products, twice: one in 20,000 seeds."""
     x, num = columns(0, 4, 3), 20_000
     target, params = bind(bl.networks.MLP([]), x, columns(1, 4, 2))
     q, _, _, outputs = drawn(target, params, kind, num)
@@ -193,7 +193,7 @@ def test_leaves_without_a_rule_are_named(odd):
 
 @pytest.mark.slow
 def test_leaves_without_a_rule_have_the_expected_gradient_too(odd):
-    """With a learned noise scale, which is one draw for all rows. 35 numbers: one in 4000 seeds."""
+    """With a learned noise scale, which is one draw for all rows. 54 numbers: one in 2700 seeds."""
     target, params = odd
     zeta = zeta_of(params, 0.2)
     by_weights, found = (
