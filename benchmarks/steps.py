@@ -119,10 +119,10 @@ def step_case(sizes: list[int], rows: int, batch_size: int, steps: int, **algori
     return {"contenders": contenders, "floor": "adam", "steps": steps, "shape": shape}
 
 
-def draws_case(sizes: list[int], batch_size: int, steps: int) -> dict:
-    """Four draws a step, all at once and one after the other: what `gradients.draws` decides."""
+def draws_case(sizes: list[int], batch_size: int, steps: int, method: str = "VOGN") -> dict:
+    """The draws of a step at once and one after the other: what `gradients.draws` decides."""
     model, x, y = problem(sizes, batch_size)
-    algorithm = bl.VOGN(num_draws=4)
+    algorithm = bl.BayesByBackprop() if method == "BayesByBackprop" else bl.VOGN(num_draws=4)
     target, params = model.bind((x, y), jax.random.key(SEED))
 
     def turns(limit: float) -> Turn:
@@ -261,18 +261,23 @@ def cases(device: str) -> dict[str, Callable[[], dict]]:
         "vadam-jax-noise": bl.Vadam(num_draws=1, squares="mean", noise="jax"),
         "vogn": bl.VOGN(num_draws=1),
         "bayes-by-backprop": bl.BayesByBackprop(num_draws=1, kl="closed-form"),
+        "bayes-by-backprop-local": bl.BayesByBackprop(num_draws=1, perturb="local"),
+        "bayes-by-backprop-flipout": bl.BayesByBackprop(num_draws=1, perturb="flipout"),
     }
     if device == "cpu":
         return {
             "mlp": lambda: step_case(small, 4096, 128, fitting.CHUNK, **ours),
-            "draws-tiny": lambda: draws_case([13, 50, 2], 64, 100),
-            "draws-small": lambda: draws_case([64, 100, 10], 128, 50),
+            "draws-tiny": lambda: draws_case([13, 20, 2], 32, 100),
+            "draws-table": lambda: draws_case([13, 50, 2], 455, 50),
+            "draws-table-bbb": lambda: draws_case([13, 50, 2], 455, 50, "BayesByBackprop"),
+            "draws-small": lambda: draws_case([64, 100, 10], 512, 20),
             "draws-mlp": lambda: draws_case(small, 128, 10),
+            "draws-mlp-bbb": lambda: draws_case(small, 128, 3, "BayesByBackprop"),
             "mlp-curvature": lambda: curvature_case(
                 eqx.nn.MLP(784, 10, 400, 2, key=jax.random.key(SEED)), (784,), 128, 5
             ),
         }
-    some = {"vogn": bl.VOGN(num_draws=1), "vadam": ours["vadam"]}
+    some = {name: ours[name] for name in ours if name in ("vogn", "vadam") or "back" in name}
     return {
         "wide-mlp": lambda: step_case(wide, 8192, 1024, 20, **some),
         "draws-mlp-gpu": lambda: draws_case(small, 1024, 50),

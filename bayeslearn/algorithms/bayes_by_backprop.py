@@ -10,6 +10,10 @@ sampled as above, or, for Gaussians, computed in closed form (`kl`); "path" samp
 q's parameters fixed inside log q, so that the noise dies out as q approaches the posterior.
 Draws come in mirrored pairs, which make the mean's gradient exact on a quadratic.
 
+With `perturb` rows of a batch see draws of their own ("local": activations are drawn; "flipout":
+one draw, signs for each row), which leaves the bound as it is and its gradient less noisy; the
+complexity cost is then the closed form. See `gradients.local`.
+
 A minibatch i of M carries the share pi_i of the complexity cost, sum_i pi_i = 1: 1/M
 ("uniform") or 2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9).
 
@@ -29,7 +33,9 @@ import optax
 from bayeslearn import noise
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.optimizers import Falling, check_optimizer, make_optimizer
+from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.gradients import local
 from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.gradients.score import averaged
@@ -104,6 +110,12 @@ class BayesByBackprop(Falling):
     num_draws: int = hyper(8, "draws of the weights per step", least=1)
     antithetic: bool = hyper(True, "draw in mirrored pairs, which halves the mean's noise or more")
     kl: str = hyper("path", "complexity cost", choices=("path", "closed-form", "sampled"))
+    perturb: str = hyper(
+        "weights",
+        "what is drawn: one set of weights for all rows, activations, or signs for each row; the"
+        " last two take the complexity cost in closed form",
+        choices=local.KINDS,
+    )
     batch_weighting: str = hyper(
         "uniform", "share of the complexity cost per minibatch", choices=("uniform", "decaying")
     )
@@ -119,6 +131,10 @@ class BayesByBackprop(Falling):
 
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
+        if self.perturb != "weights" and self.q is not None:
+            refuse("perturb", self.perturb, 'be "weights" with a q of one\'s own')
+        if self.perturb != "weights" and self.kl == "sampled":
+            refuse("kl", self.kl, f'be "closed-form" with perturb="{self.perturb}"')
 
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
@@ -130,6 +146,11 @@ class BayesByBackprop(Falling):
     def check(self, target: Target, params: PyTree) -> None:
         if self.kl == "closed-form" and self.q is None:
             check_gaussian(target.prior, f'{self.name} with kl="closed-form"')
+        if self.perturb != "weights":
+            check_gaussian(target.prior, f'{self.name} with perturb="{self.perturb}"')
+            if target.is_density:
+                must = 'be "weights" for a density without a network'
+                refuse("perturb", self.perturb, must)
 
     def init(self, key: Array, target: Target, params: PyTree) -> BayesByBackpropState:
         if self.q is not None:
@@ -163,14 +184,21 @@ class BayesByBackprop(Falling):
         num_batches = jnp.ceil(target.num_data / (target.mean_weight * rows))
         share = batch_share(self.batch_weighting, state.count, num_batches)
         key_draws, key_network = jax.random.split(key)
+        rewritten = None
+        if self.perturb != "weights":
+            mean = state.zeta["mean"]
+            rewritten = local.perturbation(target, mean, batch, self.perturb, key_network)
 
         def cost(q: Any, draw: PyTree) -> tuple[Array, BayesByBackpropInfo]:
-            log_likelihood = target.scaled_log_likelihood(draw, batch, key_network)
+            if rewritten is None:
+                log_likelihood = target.scaled_log_likelihood(draw, batch, key_network)
+            else:
+                log_likelihood = rewritten.scaled_log_likelihood(q, draw)
             kl = self._complexity(target, q, draw)
             info = BayesByBackpropInfo(log_likelihood - kl, -log_likelihood, kl)
             return (share * kl - log_likelihood) / target.num_data, info
 
-        gradient, info = self._averaged(key_draws, target, state.zeta, batch, cost)
+        gradient, info = self._averaged(key_draws, target, state.zeta, batch, cost, rewritten)
         updates, optimizer_state = self._optimizer().update(
             gradient, state.optimizer_state, state.zeta
         )
@@ -179,42 +207,61 @@ class BayesByBackprop(Falling):
         return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
 
     def _averaged(
-        self, key: Array, target: Target, zeta: PyTree, batch: Batch | None, cost: Callable
+        self,
+        key: Array,
+        target: Target,
+        zeta: PyTree,
+        batch: Batch | None,
+        cost: Callable,
+        rewritten: local.Perturbation | None,
     ) -> tuple[PyTree, BayesByBackpropInfo]:
-        """The gradient in zeta of the mean of `cost(q, draw)` over the draws, and its info."""
+        """The gradient in zeta of the mean of `cost(q, draw)` over the draws, and its info.
+
+        A draw is one of the weights, or of the noise that a rewritten network takes.
+        """
+
+        def of_mean(of_all: Callable) -> tuple[PyTree, BayesByBackpropInfo]:
+            return jax.grad(lambda z: jax.tree.map(jnp.mean, of_all(z)), has_aux=True)(zeta)
+
         if self.q is not None:
-
-            def of_all(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:
-                told = jax.vmap(partial(cost, zeta))(zeta.sample(key, self.num_draws))
-                value, info = jax.tree.map(jnp.mean, told)
-                return value, info
-
-            return jax.grad(of_all, has_aux=True)(zeta)
+            return of_mean(lambda z: jax.vmap(partial(cost, z))(z.sample(key, self.num_draws)))
         is_mirrored = self.antithetic and self.num_draws > 1
         num = (self.num_draws + 1) // 2 if is_mirrored else self.num_draws
-        seeds, drawn = noise.draws_like(key, zeta["mean"], num, self.noise)
+        like = zeta["mean"] if rewritten is None else rewritten.noise
+        seeds, drawn = noise.draws_like(key, like, num, self.noise)
         signs = jnp.ones(num, jnp.int8)
         if is_mirrored:
             seeds = jax.tree.map(lambda s: jnp.concatenate([s, s])[: self.num_draws], seeds)
             signs = jnp.concatenate([signs, -signs])[: self.num_draws]
 
-        def one(seed: PyTree, sign: Array) -> tuple[PyTree, BayesByBackpropInfo]:
-            def of_draw(zeta: PyTree) -> tuple[Array, BayesByBackpropInfo]:
-                q = self.family(zeta)
-                eps = drawn(seed)
-                if is_mirrored:
-                    eps = jax.tree.map(lambda e: sign.astype(e.dtype) * e, eps)
-                return cost(q, q.transform(eps))
+        def of_draw(zeta: PyTree, seed: PyTree, sign: Array) -> tuple[Array, BayesByBackpropInfo]:
+            q = self.family(zeta)
+            eps = drawn(seed)
+            if is_mirrored:
+                eps = jax.tree.map(lambda e: sign.astype(e.dtype) * e, eps)
+            return cost(q, q.transform(eps) if rewritten is None else eps)
 
-            return jax.grad(of_draw, has_aux=True)(zeta)
-
+        if rewritten is not None and rewritten.has_one_network and self.num_draws > 1:
+            # Draws are then more rows of the same products, and the first layer's are the same.
+            return of_mean(lambda z: jax.vmap(partial(of_draw, z))(seeds, signs))
+        one = partial(jax.grad(of_draw, has_aux=True), zeta)
         return mean_over_draws(one, target, batch, zeta["mean"], seeds, signs)
 
     def _complexity(self, target: Target, q: Any, draw: PyTree) -> Array:
-        if self.kl == "closed-form" and self.q is None and target.prior is not None:
+        is_closed = self.kl == "closed-form" or self.perturb != "weights"
+        if is_closed and self.q is None and target.prior is not None:
             return q.kl(target.prior)
         fixed = jax.lax.stop_gradient(q) if self.kl == "path" else q
         return fixed.log_prob(draw) - target.log_prior(draw)
+
+    def remarks(self, target: Target, params: PyTree) -> list[str]:
+        names = [] if self.perturb == "weights" else local.shared(target, params, self.perturb)
+        if not names:
+            return []
+        return [
+            f'All rows saw the same draw of {", ".join(names)}: perturb="{self.perturb}" has no'
+            " rule for how these weights meet the input."
+        ]
 
     def approximation(
         self, target: Target, state: BayesByBackpropState, draws: PyTree | None = None

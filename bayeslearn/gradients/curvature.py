@@ -180,17 +180,19 @@ def fallbacks(target: Target, params: PyTree) -> list[str]:
     """Names of the leaves whose squares need each example's own gradient."""
     assert target.data is not None
     with precision.network_precision(target.dtype):
-        function, weights = _row_function(target, params)
+        function, weights = row_function(target, params)
         return per_example.fallbacks(function, weights, target.data.x)
 
 
-def _row_function(target: Target, params: PyTree) -> tuple[Callable[..., Array], PyTree]:
+def row_function(
+    target: Target, params: PyTree, key: Array | None = None
+) -> tuple[Callable[..., Array], PyTree]:
     """The network on one row as a function of the weights that have a posterior, and these."""
     has_posterior = jax.tree.map(
         lambda leaf: leaf is not None, params["network"], is_leaf=lambda leaf: leaf is None
     )
     weights, held = eqx.partition(target.weights(params), has_posterior)
-    return lambda w, row: target.row_outputs(eqx.combine(w, held), row), weights
+    return lambda w, row: target.row_outputs(eqx.combine(w, held), row, key), weights
 
 
 def _outputs_and_pull(
@@ -198,7 +200,7 @@ def _outputs_and_pull(
 ) -> tuple[Array, Callable[..., tuple[PyTree, PyTree]]]:
     """Outputs, and `pull(d, scale)`: sums of J_i^T d_i and of scale_i (J_i^T d_i)^2 over rows."""
     with precision.network_precision(target.dtype):
-        function, weights = _row_function(target, params)
+        function, weights = row_function(target, params)
         outputs, network_pull = per_example.outputs_and_pull(function, weights, x)
 
     def pull(d: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:

@@ -15,34 +15,29 @@ pass keeps anyway, the squares of a leaf that has one site are
     embedding                  d times the sum of the d of the same entry, scattered
     bias, scale, any other     the equation's own vjp, squared and summed over i
 
-Casts, transposes, reshapes and broadcasts between leaf and site are undone. What stores a gradient
-of each example does so for a few rows at a time. Leaves with several sites (tied weights, whose
-square has cross terms) or that are changed before they meet the example (w^2, a normalised w) are
-differentiated example by example, those alone, and named by `fallbacks`.
+What lies between leaf and site (see `sites`) is undone. What stores a gradient of each example does
+so for a few rows at a time. Leaves with several sites (tied weights, whose square has cross terms)
+or that are changed before they meet the example (w^2, a normalised w) are differentiated example by
+example, those alone, and named by `fallbacks`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
 from bayeslearn import tree
+from bayeslearn.gradients import sites
 from bayeslearn.tree import Array, PyTree
 
 CHUNK_BYTES = {"cpu": 16e6}  # of gradients of single examples at a time
 DEFAULT_CHUNK_BYTES = 2e9
-
-CALLS = {"pjit", "jit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
-RESHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "slice", "rev", "copy"}
 
 Pull = Callable[..., tuple[PyTree, PyTree]]
 
@@ -53,7 +48,7 @@ def outputs_and_pull(
     """`function(params, row)` for all rows, and `pull(d, scale=None) -> gradient, squares`."""
     leaves, treedef = jax.tree.flatten(params)
     num_rows = len(jax.tree.leaves(rows)[0])
-    plan = _planned(function, params, rows)
+    plan = sites.planned(function, params, rows)
 
     def evaluate(leaves: list[Array], probes: list[list[Array]]) -> tuple[Array, list[Any]]:
         tape = _Tape(probes, num_rows, plan.fallbacks)
@@ -62,7 +57,7 @@ def outputs_and_pull(
             outputs = jnp.broadcast_to(outputs, (num_rows, *outputs.shape))
         return outputs, tape.seen
 
-    probes = plan.probes(num_rows)
+    probes = _probes(plan, num_rows)
     outputs, pullback, seen = jax.vjp(evaluate, leaves, probes, has_aux=True)
 
     def pull(cotangent: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
@@ -89,7 +84,7 @@ def outputs_and_pull(
 def fallbacks(function: Callable[..., Array], params: PyTree, rows: PyTree) -> list[str]:
     """Names of the leaves that are differentiated example by example."""
     names = tree.leaf_names(params)
-    return [names[i] for i in _planned(function, params, rows).fallbacks]
+    return [names[i] for i in sites.planned(function, params, rows).fallbacks]
 
 
 def _one_by_one(
@@ -153,279 +148,17 @@ def _wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-# Where leaves meet the example
-
-
-class _Path(NamedTuple):
-    """A value that is a leaf reshaped (`steps`), then perhaps broadcast (`spread`)."""
-
-    leaf: int
-    steps: tuple[Any, ...] = ()
-    spread: tuple[Any, ...] = ()
-
-
-class _Flat(NamedTuple):
-    invars: list[Any]
-    outvars: list[Any]
-    eqns: list[Any]
-    consts: dict[Any, Any]
-
-
-@dataclasses.dataclass
-class _Site:
-    """An equation in which leaves meet the example; `times` are lengths of the scans around it."""
-
-    eqn: Any
-    paths: dict[Any, _Path]  # of its inputs
-    is_row: tuple[bool, ...]  # of its variables
-    times: tuple[int, ...]
-
-    def has_other_than(self, left_out: Sequence[int]) -> bool:
-        return any(path.leaf not in left_out for path in self.paths.values())
-
-
-@dataclasses.dataclass
-class _Loop:
-    """A `lax.scan` over whose constants leaves enter."""
-
-    eqn: Any
-    body: _Block
-    is_carry_row: tuple[bool, ...]
-    is_x_row: tuple[bool, ...]
-
-
-@dataclasses.dataclass
-class _Block:
-    """A jaxpr in which no leaf enters a call, and what is special about some of its equations."""
-
-    jaxpr: _Flat
-    rows: set[Any]  # variables that depend on the example, and carry its axis
-    special: dict[int, Any]
-    is_out_row: tuple[bool, ...]
-
-
-@dataclasses.dataclass
-class _Plan:
-    block: _Block
-    all_sites: list[_Site]
-    fallbacks: tuple[int, ...]
-
-    def sites(self) -> list[_Site]:
-        """Those where squares are taken."""
-        return [s for s in self.all_sites if s.has_other_than(self.fallbacks)]
-
-    def probes(self, num_rows: int) -> list[list[Array]]:
-        return [
-            [
-                jnp.zeros((*site.times, num_rows, *var.aval.shape), var.aval.dtype)
-                for var in _float_outs(site.eqn)
-            ]
-            for site in self.sites()
-        ]
-
-
-def _float_outs(eqn: Any) -> list[Any]:
-    return [v for v in eqn.outvars if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
-
-
-def _planned(function: Callable[..., Array], params: PyTree, rows: PyTree) -> _Plan:
-    leaves = jax.tree.leaves(params)
-    row = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
-    like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
-    closed = jax.make_jaxpr(function)(like, row)
-    num_leaves = len(leaves)
-    is_row = [False] * num_leaves + [True] * (len(closed.jaxpr.invars) - num_leaves)
-    is_leaf = [True] * num_leaves + [False] * (len(is_row) - num_leaves)
-    flat = _flattened(closed, is_row, is_leaf)
-    analysis = _Analysis()
-    paths = {var: _Path(i) for i, var in enumerate(flat.invars[:num_leaves])}
-    block = analysis.block(flat, set(flat.invars[num_leaves:]), paths, ())
-    counts: dict[int, int] = {}
-    for site in analysis.sites:
-        for path in site.paths.values():
-            counts[path.leaf] = counts.get(path.leaf, 0) + 1
-    several = {leaf for leaf, count in counts.items() if count > 1}
-    left_out = tuple(sorted(analysis.spoiled | several))
-    return _Plan(block, analysis.sites, left_out)
-
-
-class _Analysis:
-    """Finds the sites, and the leaves whose squares cannot be taken at one."""
-
-    def __init__(self) -> None:
-        self.sites: list[_Site] = []
-        self.spoiled: set[int] = set()
-
-    def block(
-        self, jaxpr: Any, rows: set[Any], paths: dict[Any, _Path], times: tuple[int, ...]
-    ) -> _Block:
-        mixed: dict[Any, set[int]] = {}  # values made of leaves in any other way
-        special: dict[int, Any] = {}
-        for number, eqn in enumerate(jaxpr.eqns):
-            inputs = _variables(eqn)
-            entering = {v: paths[v] for v in inputs if v in paths and v not in rows}
-            blurred = set().union(*(mixed.get(v, set()) for v in inputs))
-            if not any(v in rows for v in inputs):
-                step = _extended(eqn, entering)
-                if step is not None:
-                    paths[eqn.outvars[0]] = step
-                elif entering or blurred:
-                    leaves = blurred | {path.leaf for path in entering.values()}
-                    mixed.update({v: leaves for v in eqn.outvars})
-                continue
-            rows.update(eqn.outvars)
-            self.spoiled |= blurred
-            if eqn.primitive.name == "scan" and entering:
-                loop = self.loop(eqn, rows, paths, times)
-                special[number] = loop
-                # What a step does not depend on the example keeps no axis of it.
-                for var, is_row in zip(eqn.outvars, _loop_outs(loop), strict=True):
-                    if not is_row:
-                        rows.discard(var)
-            elif entering:
-                twice = {p.leaf for v, p in entering.items() if list(eqn.invars).count(v) > 1}
-                self.spoiled |= twice
-                site = _Site(eqn, entering, tuple(v in rows for v in inputs), times)
-                special[number] = site
-                self.sites.append(site)
-        is_out_row = tuple(_is_variable(v) and v in rows for v in jaxpr.outvars)
-        for var in filter(_is_variable, jaxpr.outvars):
-            if var not in rows:  # it leaves the block without having met the example
-                self.spoiled |= mixed.get(var, set())
-                self.spoiled |= {paths[var].leaf} if var in paths else set()
-        return _Block(jaxpr, rows, special, is_out_row)
-
-    def loop(
-        self, eqn: Any, rows: set[Any], paths: dict[Any, _Path], times: tuple[int, ...]
-    ) -> _Loop:
-        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
-        is_row = [_is_variable(v) and v in rows for v in eqn.invars]
-        body = eqn.params["jaxpr"]
-        while True:  # a carry that once depends on the example does from the start
-            outs = _dependent(body.jaxpr, is_row)
-            carry = [a or b for a, b in zip(is_row[num_consts:], outs[:num_carry], strict=False)]
-            if carry == is_row[num_consts : num_consts + num_carry]:
-                break
-            is_row[num_consts : num_consts + num_carry] = carry
-        is_path = [
-            _is_variable(v) and v in paths and not row and i < num_consts
-            for i, (v, row) in enumerate(zip(eqn.invars, is_row, strict=True))
-        ]
-        for i, v in enumerate(eqn.invars):
-            if i >= num_consts and _is_variable(v) and v in paths and v not in rows:
-                self.spoiled.add(paths[v].leaf)
-        flat = _flattened(body, is_row, is_path)
-        inside = {
-            inner: paths[outer]
-            for inner, outer, found in zip(flat.invars, eqn.invars, is_path, strict=True)
-            if found
-        }
-        row_vars = {v for v, row in zip(flat.invars, is_row, strict=True) if row}
-        block = self.block(flat, row_vars, inside, (*times, eqn.params["length"]))
-        ends = num_consts + num_carry
-        return _Loop(eqn, block, tuple(is_row[num_consts:ends]), tuple(is_row[ends:]))
-
-
-def _loop_outs(loop: _Loop) -> tuple[bool, ...]:
-    num_carry = len(loop.is_carry_row)
-    return (*loop.is_carry_row, *loop.body.is_out_row[num_carry:])
-
-
-def _is_variable(atom: Any) -> bool:
-    return not isinstance(atom, core.Literal)
-
-
-def _variables(eqn: Any) -> list[Any]:
-    """Its inputs that are variables, each once."""
-    return list(dict.fromkeys(v for v in eqn.invars if _is_variable(v)))
-
-
-def _dependent(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
-    """Which outputs depend on the flagged inputs, equations taken whole."""
-    reached = {v for v, flag in zip(jaxpr.invars, flags, strict=True) if flag}
-    for eqn in jaxpr.eqns:
-        if any(v in reached for v in _variables(eqn)):
-            reached.update(eqn.outvars)
-    return [_is_variable(v) and v in reached for v in jaxpr.outvars]
-
-
-def _extended(eqn: Any, entering: dict[Any, _Path]) -> _Path | None:
-    """The path of the equation's result, if it only reshapes or broadcasts one leaf's value."""
-    if len(entering) != 1 or len(eqn.invars) != 1:
-        return None
-    (var,), name = eqn.invars, eqn.primitive.name
-    path, out = entering[var], eqn.outvars[0].aval
-    if name == "broadcast_in_dim":
-        is_reshape = math.prod(out.shape) == math.prod(var.aval.shape)
-    elif name in RESHAPES and jnp.issubdtype(out.dtype, jnp.floating):
-        is_reshape = True
-    else:
-        return None
-    if is_reshape and not path.spread:
-        return path._replace(steps=(*path.steps, eqn))
-    return path._replace(spread=(*path.spread, eqn))
-
-
-def _flattened(closed: Any, is_row: Sequence[bool], is_leaf: Sequence[bool]) -> _Flat:
-    """The same with calls that leaves enter written out, and without what is not used."""
-    made = jax.make_jaxpr(lambda *values: _written_out(closed, values, is_row, is_leaf)[0])(
-        *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars)
-    )
-    needed = set(filter(_is_variable, made.jaxpr.outvars))
-    eqns = []
-    for eqn in reversed(made.jaxpr.eqns):
-        if eqn.effects or any(v in needed for v in eqn.outvars):
-            needed.update(_variables(eqn))
-            eqns.append(eqn)
-    consts = dict(zip(made.jaxpr.constvars, made.consts, strict=True))
-    return _Flat(list(made.jaxpr.invars), list(made.jaxpr.outvars), eqns[::-1], consts)
-
-
-def _written_out(
-    closed: Any, values: Sequence[Any], is_row: Sequence[bool], is_leaf: Sequence[bool]
-) -> tuple[list[Any], list[bool], list[bool]]:
-    """The jaxpr's results, and which of them depend on the example, and on leaves alone."""
-    jaxpr = closed.jaxpr
-    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *values), strict=True))
-    rows = {v for v, flag in zip(jaxpr.invars, is_row, strict=True) if flag}
-    leaves = {v for v, flag in zip(jaxpr.invars, is_leaf, strict=True) if flag}
-
-    def flags(atoms: Sequence[Any], among: set[Any]) -> list[bool]:
-        return [_is_variable(v) and v in among for v in atoms]
-
-    for eqn in jaxpr.eqns:
-        has_rows, has_leaves = flags(eqn.invars, rows), flags(eqn.invars, leaves)
-        if eqn.primitive.name in CALLS and any(has_leaves):
-            inner = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-            inner = inner if hasattr(inner, "consts") else core.ClosedJaxpr(inner, ())
-            inputs = [env[v] if _is_variable(v) else v.val for v in eqn.invars]
-            outs, outs_rows, outs_leaves = _written_out(inner, inputs, has_rows, has_leaves)
-        else:
-            outs = _function(eqn)(*(env[v] for v in _variables(eqn)))
-            outs_rows = [any(has_rows)] * len(outs)
-            outs_leaves = [any(has_leaves)] * len(outs)
-        for var, out, row, leaf in zip(eqn.outvars, outs, outs_rows, outs_leaves, strict=True):
-            env[var] = out
-            (rows if row else leaves if leaf else set()).add(var)
-    results = [env[v] if _is_variable(v) else v.val for v in jaxpr.outvars]
-    return results, flags(jaxpr.outvars, rows), flags(jaxpr.outvars, leaves)
-
-
-@functools.cache
-def _empty() -> core.Jaxpr:
-    """Has the debugging names that one made bare would lack."""
-    return jax.make_jaxpr(lambda: ())().jaxpr
-
-
-def _function(eqn: Any) -> Callable[..., list[Any]]:
-    """The equation as a function of its variables."""
-    jaxpr = _empty().replace(
-        invars=_variables(eqn), outvars=eqn.outvars, eqns=[eqn], effects=eqn.effects
-    )
-    return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
-
-
 # Running it for all rows
+
+
+def _probes(plan: sites.Plan, num_rows: int) -> list[list[Array]]:
+    return [
+        [
+            jnp.zeros((*site.times, num_rows, *var.aval.shape), var.aval.dtype)
+            for var in sites.float_outs(site.eqn)
+        ]
+        for site in plan.sites()
+    ]
 
 
 @jax.custom_vjp
@@ -450,24 +183,24 @@ class _Tape:
         return value if is_row else jnp.broadcast_to(value, (self.num_rows, *jnp.shape(value)))
 
 
-def _run(block: _Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]:
+def _run(block: sites.Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]:
     """The block for all rows; values that depend on the example have rows in front."""
     env = dict(block.jaxpr.consts)
     env.update(zip(block.jaxpr.invars, arguments, strict=True))
     for number, eqn in enumerate(block.jaxpr.eqns):
         special = block.special.get(number)
-        if isinstance(special, _Loop):
+        if isinstance(special, sites.Loop):
             outs = _run_loop(special, env, block.rows, tape)
         else:
-            inputs = _variables(eqn)
+            inputs = sites.variables(eqn)
             values = [env[v] for v in inputs]
             axes = [0 if v in block.rows else None for v in inputs]
-            function = _function(eqn)
+            function = sites.as_function(eqn)
             has_rows = any(axis == 0 for axis in axes)
             outs = jax.vmap(function, axes)(*values) if has_rows else function(*values)
             if special is not None and special.has_other_than(tape.left_out):
                 probes = iter(tape.probes.pop(0))
-                floats = _float_outs(eqn)
+                floats = sites.float_outs(eqn)
                 outs = [
                     _probed(out, next(probes)) if v in floats else out
                     for v, out in zip(eqn.outvars, outs, strict=True)
@@ -480,14 +213,14 @@ def _run(block: _Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]:
                     }
                 )
         env.update(zip(eqn.outvars, outs, strict=True))
-    return [env[v] if _is_variable(v) else v.val for v in block.jaxpr.outvars]
+    return [env[v] if sites.is_variable(v) else v.val for v in block.jaxpr.outvars]
 
 
-def _run_loop(loop: _Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> list[Any]:
+def _run_loop(loop: sites.Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> list[Any]:
     eqn, params = loop.eqn, loop.eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
-    values = [env[v] if _is_variable(v) else v.val for v in eqn.invars]
-    is_row = [_is_variable(v) and v in rows for v in eqn.invars]
+    values = [env[v] if sites.is_variable(v) else v.val for v in eqn.invars]
+    is_row = [sites.is_variable(v) and v in rows for v in eqn.invars]
     ends = num_consts + num_carry
     consts = values[:num_consts]
     carry = [
@@ -529,10 +262,10 @@ def _run_loop(loop: _Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> 
     return [*last, *stacked]
 
 
-def _sites_within(block: _Block) -> list[_Site]:
-    found: list[_Site] = []
+def _sites_within(block: sites.Block) -> list[sites.Site]:
+    found: list[sites.Site] = []
     for special in block.special.values():
-        found += _sites_within(special.body) if isinstance(special, _Loop) else [special]
+        found += _sites_within(special.body) if isinstance(special, sites.Loop) else [special]
     return found
 
 
@@ -544,18 +277,20 @@ class _Entry:
 
     def __init__(
         self,
-        site: _Site,
-        path: _Path,
+        site: sites.Site,
+        path: sites.Path,
         leaves: Sequence[Array],
         seen: dict[int, Array],
         ds: Sequence[Array],
     ):
         self.eqn, self.path, self.leaf = site.eqn, path, leaves[path.leaf]
-        self.variables = _variables(site.eqn)
+        self.variables = sites.variables(site.eqn)
         self.num_times = len(site.times)
         self.place = next(i for i, v in enumerate(self.variables) if site.paths.get(v) is path)
         self.fixed = {  # other leaves at this site
-            i: _spread(site.paths[v], _reshaped(site.paths[v], leaves[site.paths[v].leaf]))
+            i: sites.spread(
+                site.paths[v], sites.reshaped(site.paths[v], leaves[site.paths[v].leaf])
+            )
             for i, v in enumerate(self.variables)
             if v in site.paths and i != self.place
         }
@@ -577,10 +312,12 @@ class _Entry:
         is_known = not self.path.spread and applies()
         found = (rule if is_known else self._any)(scale)
         like = jax.ShapeDtypeStruct(self.leaf.shape, found.dtype)
-        return jax.linear_transpose(partial(_reshaped, self.path, is_cast=False), like)(found)[0]
+        return jax.linear_transpose(partial(sites.reshaped, self.path, is_cast=False), like)(found)[
+            0
+        ]
 
     def _any(self, scale: Array | None) -> Array:
-        before = _reshaped(self.path, self.leaf)
+        before = sites.reshaped(self.path, self.leaf)
 
         def gradient(of_row: dict[int, Array], ds: list[Array]) -> Array:
             return jax.vjp(lambda w: self._outs(w, of_row), before)[1](ds)[0]
@@ -589,12 +326,12 @@ class _Entry:
 
     def _outs(self, before: Array, of_row: dict[int, Array]) -> list[Array]:
         """The equation's results for one row, at all times, as a function of the leaf there."""
-        weight = _spread(self.path, before)
+        weight = sites.spread(self.path, before)
 
         def once(of_row: dict[int, Array], of_all: dict[int, Array]) -> list[Array]:
             values = {**of_row, **of_all, **self.fixed, self.place: weight}
-            outs = _function(self.eqn)(*(values[i] for i in range(len(values))))
-            floats = _float_outs(self.eqn)
+            outs = sites.as_function(self.eqn)(*(values[i] for i in range(len(values))))
+            floats = sites.float_outs(self.eqn)
             return [out for v, out in zip(self.eqn.outvars, outs, strict=True) if v in floats]
 
         for _ in range(self.num_times):
@@ -717,23 +454,10 @@ class _Entry:
         product = flat * (is_same @ flat)
         if scale is not None:
             product = product * _column(scale, flat.dtype)[..., None]
-        before = _reshaped(self.path, self.leaf).astype(flat.dtype)
+        before = sites.reshaped(self.path, self.leaf).astype(flat.dtype)
         pull = jax.vjp(lambda w: jax.vmap(self._outs, (None, 0))(w, self.of_rows), before)[1]
         return pull([product.reshape(d.shape)])[0]
 
 
 def _column(scale: Array, dtype: Any) -> Array:
     return scale.astype(dtype)[:, None]
-
-
-def _reshaped(path: _Path, leaf: Array, is_cast: bool = True) -> Array:
-    for eqn in path.steps:
-        if is_cast or eqn.primitive.name != "convert_element_type":
-            (leaf,) = _function(eqn)(leaf)
-    return leaf
-
-
-def _spread(path: _Path, value: Array) -> Array:
-    for eqn in path.spread:
-        (value,) = _function(eqn)(value)
-    return value
