@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from bayeslearn.tree import Array, PyTree
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
 STREAM_CHUNK = 20  # batches of a stream per compiled call
 CHUNK_BYTES = 96e6  # of them
-AHEAD = 1  # calls whose batches are read meanwhile
+AHEAD = 2  # calls whose batches are read meanwhile; one where they are cut short
 MOST_SPOILED = 100  # batches of a stream in a row that hold NaN
 MOST_SECONDS = 60.0  # of counting rows
 MOST_WAIT = 5.0  # seconds for the thread's last batch
@@ -261,9 +261,12 @@ class Stream:
 
     def _next(self, into: PyTree = None) -> Any:
         """The next batch; a source that has begun puts x into these arrays, if it can."""
-        begun = self.is_source and self._seen_this_pass and hasattr(self._iterator, "send")
+        iterator, begun = self._iterator, self.is_source and self._seen_this_pass
         try:
-            batch = self._iterator.send(into) if begun else next(self._iterator)
+            if begun and isinstance(iterator, Generator):
+                batch = iterator.send(into)
+            else:
+                batch = next(iterator)
         except StopIteration:
             if not self.restarts or self._seen_this_pass == 0:
                 raise
@@ -356,9 +359,13 @@ class Stream:
 
 
 def coming(at: int, goal: int, num_steps: int, eval_every: int, most: int) -> list[int]:
-    """Steps of the compiled calls from `at` on, if all goes well: the next one and AHEAD more."""
+    """Steps of the compiled calls from `at` on, if all goes well: the next one and AHEAD more.
+
+    Calls of fewer than STREAM_CHUNK batches are mostly so because those are large.
+    """
     counts: list[int] = []
-    while at < num_steps and len(counts) <= AHEAD:
+    ahead = 1 if most < STREAM_CHUNK else AHEAD
+    while at < num_steps and len(counts) <= ahead:
         goal = goal if at < goal else min(num_steps, goal + eval_every)
         counts.append(min(most, goal - at))
         at += counts[-1]
