@@ -158,9 +158,8 @@ class Source:
         sizes = np.diff(self.edges)
         skipped = first * self.batch_size
         left = self.num_data - skipped
-        room: Any = None  # of the batch under way
-        into: Any = None
-        filled = 0
+        room, filled = None, 0  # of the batch under way
+        into: PyTree = None
         for number, start in enumerate(range(0, len(order), self._at_a_time), start=1):
             blocks = np.sort(order[start : start + self._at_a_time])
             size = int(np.sum(sizes[blocks]))
@@ -170,6 +169,7 @@ class Source:
             rows = self._permutation(size, epoch, number)[skipped:]
             skipped = 0
             buffer, places = self.window([int(block) for block in blocks])
+            buffer = jax.tree.map(np.asarray, buffer)
             self.expect(np.sort(order[start + self._at_a_time :][: self._at_a_time]).tolist())
             while len(rows):
                 batch_size = min(self.batch_size, left)
@@ -199,13 +199,13 @@ def _kinds(x: PyTree) -> Any:
     return jax.tree.structure(x), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(x)]
 
 
-def _put(which: np.ndarray, start: int, room: np.ndarray, leaf: Any) -> np.ndarray:
+def _put(which: np.ndarray, start: int, room: np.ndarray, leaf: np.ndarray) -> np.ndarray:
     """Rows of an array into a room from `start` on: the room, or one of a type that holds both."""
-    leaf = np.asarray(leaf)
-    room = room.astype(np.promote_types(room.dtype, leaf.dtype), copy=False)
+    if leaf.dtype != room.dtype:
+        room = room.astype(np.promote_types(room.dtype, leaf.dtype))
     part = room[start : start + len(which)]
     if leaf.dtype == room.dtype and leaf.flags.c_contiguous and leaf.flags.aligned:
-        np.take(leaf, which, axis=0, out=part, mode="clip")  # other modes take a buffer
+        np.take(leaf, which, axis=0, out=part, mode="clip")  # to raise, it would fill a copy
     else:  # of which `take` would copy the whole
         part[...] = leaf[which]
     return room
@@ -213,6 +213,12 @@ def _put(which: np.ndarray, start: int, room: np.ndarray, leaf: Any) -> np.ndarr
 
 def _picked(rows: Rows, which: np.ndarray) -> Rows:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[which], rows)
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 class _Arrays(Source):
@@ -317,7 +323,7 @@ class _Parquet(Source):
 
     def read(self, blocks: Sequence[int]) -> Rows:
         tables = [self._read_one(*self._where[block]) for block in blocks]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *tables)
+        return _joined(tables)
 
     def _read_one(self, file: int, group: int) -> Rows:
         import pyarrow.parquet as pq
