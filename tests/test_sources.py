@@ -207,22 +207,17 @@ def test_what_arrays_refuse():
             bl.sources.arrays(*given)
 
 
-# In a run
-
-
 def test_rows_go_where_they_are_wanted(small):
     x = {"a": np.arange(50.0)[:, None], "b": np.arange(50)}
     source = bl.sources.arrays(x, 2 * x["b"], 8, seed=1, buffer_bytes=24 * 20)
     room = {"a": np.zeros((8, 1)), "b": np.zeros(8, int)}
     for unlike in (room["a"], {"a": room["a"]}, {**room, "a": np.zeros((8, 1), np.float32)}, room):
         given = source.skip_to(0)
-        found = [next(given)] + [given.send(unlike) for _ in range(6)]
-        for (there, y), (plain, plain_y) in zip(found[-1:], epoch(source, 0)[-1:], strict=True):
-            np.testing.assert_array_equal(y, plain_y)
-            jax.tree.map(np.testing.assert_array_equal, there, plain)
-            shared = [np.shares_memory(there[name], room[name]) for name in "ab"]
-            assert shared == [unlike is room] * 2
-            assert len(y) == 2  # the last batch is in the first rows
+        found = [next(given), *(given.send(unlike) for _ in range(6))]
+        last, y = found[-1]  # of two rows, which are the room's first
+        jax.tree.map(np.testing.assert_array_equal, (last, y), epoch(source, 0)[-1])
+        assert len(y) == 2
+        assert [np.shares_memory(last[k], room[k]) for k in "ab"] == [unlike is room] * 2
 
 
 class Blocks(bl.sources.Source):
@@ -267,6 +262,9 @@ def test_columns_of_a_map_are_read_where_they_lie(tmp_path):
     next(plain)
     for found, wanted in zip((x, y), next(plain), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+# In a run
 
 
 @pytest.mark.parametrize("held", [True, False])
