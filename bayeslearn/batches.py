@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -26,8 +26,8 @@ from bayeslearn.tree import Array, PyTree
 
 FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
 STREAM_CHUNK = 20  # batches of a stream per compiled call
-CHUNK_BYTES = 64e6  # of them
-AHEAD = 2  # calls whose batches are read meanwhile
+CHUNK_BYTES = 96e6  # of them
+AHEAD = 2  # calls whose batches are read meanwhile; one where they are cut short
 MOST_SPOILED = 100  # batches of a stream in a row that hold NaN
 MOST_SECONDS = 60.0  # of counting rows
 MOST_WAIT = 5.0  # seconds for the thread's last batch
@@ -101,6 +101,7 @@ class Stream:
         self._now = Position()  # as far as it was read
         self._hashed: Any = None  # a running SHA-256 of what was read, where one is kept
         self._end: BaseException | None = None
+        self._free: dict[int, list[np.ndarray]] = {}  # memory of batches that are used up
         self.batch_size = int(getattr(data, "batch_size", 0)) if self.is_source else 0
         self.position = self._now  # as far as it was used
         self.spoiled = 0
@@ -191,6 +192,7 @@ class Stream:
             if _differ(self._now, position):
                 raise DataError("The source orders its rows in another way than in the first run.")
             self._iterator = self._data.skip_to(position.served + position.spoiled)
+            self._seen_this_pass = 0
             self._now = position._replace(checksum=self._now.checksum)
             return
         slots = self._slots(target, 1)
@@ -257,9 +259,14 @@ class Stream:
             return self._data.as_numpy_iterator()
         return iter(self._data)
 
-    def _next(self) -> Any:
+    def _next(self, into: PyTree = None) -> Any:
+        """The next batch; a source that has begun puts x into these arrays, if it can."""
+        iterator, begun = self._iterator, self.is_source and self._seen_this_pass
         try:
-            batch = next(self._iterator)
+            if begun and isinstance(iterator, Generator):
+                batch = iterator.send(into)
+            else:
+                batch = next(iterator)
         except StopIteration:
             if not self.restarts or self._seen_this_pass == 0:
                 raise
@@ -289,24 +296,28 @@ class Stream:
         assert target.data is not None
         shape = (length, self.batch_size)
         x, y = jax.tree.map(
-            lambda leaf: _aligned((*shape, *leaf.shape[1:]), leaf.dtype), target.data[:2]
+            lambda leaf: _aligned((*shape, *leaf.shape[1:]), leaf.dtype, self._free),
+            target.data[:2],
         )
-        return Batch(x, y, _aligned(shape, np.float64))  # type: ignore[arg-type]
+        return Batch(x, y, _aligned(shape, np.float64, self._free))  # type: ignore[arg-type]
 
     def _serve(self, target: Target, slot: Any) -> None:
         """The next batch into its place; those that hold NaN or infinity are passed over."""
         served, checksum, spoiled = self._now
         for _ in range(MOST_SPOILED):
-            raw = self._first.pop(0) if self._first else self._next()
-            if not _is_spoiled(raw):
+            raw = self._first.pop(0) if self._first else self._next(slot.x)
+            try:
+                self._fit_in(target, raw, slot)
                 break
+            except DataError:
+                if not _is_spoiled(raw):
+                    raise
             spoiled += 1
             self._now = self._now._replace(spoiled=spoiled)
         else:
             raise DataError(
                 f"The data iterator gave {MOST_SPOILED} batches in a row that hold NaN or infinity."
             )
-        self._fit_in(target, raw, slot)
         if self._hashed is not None:
             for leaf in jax.tree.leaves(slot):
                 self._hashed.update(leaf.reshape(-1).view(np.uint8).data)
@@ -317,7 +328,10 @@ class Stream:
         if not isinstance(raw, tuple | list) or len(raw) != 2:
             raise DataError(f"The data iterator gave a {type(raw).__name__}, not a pair (x, y).")
         try:
-            x, y = check_inputs(raw[0]), target.likelihood.check(np.asarray(raw[1]))
+            x, y = check_inputs(raw[0]), np.asarray(raw[1])
+            if not tree.is_finite(y):
+                refuse("y", Shown("NaN or infinity"), "be finite")
+            y = target.likelihood.check(y)
         except ArgumentError as error:
             raise DataError(f"The data iterator gave a bad batch: {error}") from error
         shapes, first = (jax.tree.map(lambda leaf: leaf.shape[1:], part) for part in (x, slot.x))
@@ -336,17 +350,22 @@ class Stream:
                     f"The data iterator gave numbers of type {leaf.dtype}, and {room.dtype} in the"
                     " first batch."
                 )
-            room[:rows] = leaf
-            room[rows:] = leaf[-1:]
+            if not np.may_share_memory(room, leaf):  # it is there already
+                room[:rows] = leaf
+            room[rows:] = room[rows - 1]
 
         jax.tree.map(fill, (slot.x, slot.y), (x, y))
         slot.weight[:rows], slot.weight[rows:] = 1.0, 0.0
 
 
 def coming(at: int, goal: int, num_steps: int, eval_every: int, most: int) -> list[int]:
-    """Steps of the compiled calls from `at` on, if all goes well: the next one and AHEAD more."""
+    """Steps of the compiled calls from `at` on, if all goes well: the next one and AHEAD more.
+
+    Calls of fewer than STREAM_CHUNK batches are mostly so because those are large.
+    """
     counts: list[int] = []
-    while at < num_steps and len(counts) <= AHEAD:
+    ahead = 1 if most < STREAM_CHUNK else AHEAD
+    while at < num_steps and len(counts) <= ahead:
         goal = goal if at < goal else min(num_steps, goal + eval_every)
         counts.append(min(most, goal - at))
         at += counts[-1]
@@ -437,12 +456,20 @@ def _kind(dtype: Any) -> int:
     return 2 if jnp.issubdtype(dtype, jnp.floating) else int(dtype != np.bool_)
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array that XLA can use where it is, on the CPU."""
+def _aligned(shape: tuple[int, ...], dtype: Any, free: dict[int, list[np.ndarray]]) -> np.ndarray:
+    """An empty array that XLA can use where it is, on the CPU.
+
+    Its memory goes back to `free`, by size, when the last array on it is gone: what JAX made of it
+    without a copy holds on to it for as long as a computation reads there.
+    """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
+    spare = free.setdefault(size, [])
+    memory = spare.pop() if spare else np.empty(size + ALIGNMENT, np.uint8)
+    # The first array on a buffer, which is the base of all views of it and of theirs.
+    room = np.frombuffer(memory.data, np.uint8)
+    weakref.finalize(room, spare.append, memory).atexit = False
+    begin = -memory.ctypes.data % ALIGNMENT
     return room[begin : begin + size].view(dtype).reshape(shape)
 
 

@@ -24,7 +24,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,10 @@ class Source:
     def window(self, blocks: Sequence[int]) -> tuple[Rows, np.ndarray]:
         """Arrays that hold the rows of some blocks, and where in them these are, in order."""
         rows = self.read(blocks)
-        return rows, np.arange(len(rows[1]))
+        counts = [len(leaf) for leaf in jax.tree.leaves(rows)]
+        if min(counts) != max(counts):
+            raise DataError(f"{type(self).__name__}.read gave {counts} rows for the same blocks.")
+        return rows, np.arange(counts[-1])
 
     def expect(self, blocks: Sequence[int]) -> None:
         """These will be read next: an occasion to have them fetched meanwhile."""
@@ -104,8 +108,12 @@ class Source:
     def __iter__(self) -> Iterator[Rows]:
         return self._epoch(0, 0)
 
-    def skip_to(self, position: int) -> Iterator[Rows]:
-        """Batches from number `position` on, counted over epochs, without end."""
+    def skip_to(self, position: int) -> Generator[Rows, PyTree, None]:
+        """Batches from number `position` on, counted over epochs, without end.
+
+        Arrays sent to it (`.send(x)`) are where it puts the x of the next batch, if they are of
+        its kind.
+        """
         epoch, first = divmod(position, len(self))
         while True:
             yield from self._epoch(epoch, first)
@@ -144,13 +152,14 @@ class Source:
         bits = np.random.Philox(np.random.SeedSequence([self.seed, *numbers])).random_raw(size)
         return np.argsort(bits, kind="stable")
 
-    def _epoch(self, epoch: int, first: int) -> Iterator[Rows]:
+    def _epoch(self, epoch: int, first: int) -> Generator[Rows, PyTree, None]:
         """One epoch's batches from number `first` on; buffers before it are not read."""
         order = self._permutation(len(self.edges) - 1, epoch, 0)
         sizes = np.diff(self.edges)
         skipped = first * self.batch_size
-        parts: list[Rows] = []  # of the batch under way
-        missing = self.batch_size
+        left = self.num_data - skipped
+        room, filled = None, 0  # of the batch under way
+        into: PyTree = None
         for number, start in enumerate(range(0, len(order), self._at_a_time), start=1):
             blocks = np.sort(order[start : start + self._at_a_time])
             size = int(np.sum(sizes[blocks]))
@@ -160,21 +169,50 @@ class Source:
             rows = self._permutation(size, epoch, number)[skipped:]
             skipped = 0
             buffer, places = self.window([int(block) for block in blocks])
+            buffer = jax.tree.map(np.asarray, buffer)
             self.expect(np.sort(order[start + self._at_a_time :][: self._at_a_time]).tolist())
             while len(rows):
-                parts.append(_picked(buffer, places[rows[:missing]]))
-                rows = rows[missing:]
-                missing = self.batch_size - sum(len(y) for _, y in parts)
-                if missing == 0:
-                    yield _joined(parts)
-                    parts, missing = [], self.batch_size
+                batch_size = min(self.batch_size, left)
+                if room is None:
+                    room = _room(buffer, batch_size, into)
+                chosen = places[rows[: batch_size - filled]]
+                room = jax.tree.map(partial(_put, chosen, filled), room, buffer)
+                filled += len(chosen)
+                rows = rows[len(chosen) :]
+                if filled == batch_size:
+                    left -= filled
+                    into = yield room
+                    room, filled = None, 0
             del buffer  # before the next is read
-        if parts:
-            yield _joined(parts)
+
+
+def _room(rows: Rows, size: int, into: PyTree) -> Rows:
+    """Arrays for so many rows; `into` for x, where it is like these."""
+    x, y = jax.tree.map(lambda leaf: np.empty((size, *leaf.shape[1:]), leaf.dtype), rows)
+    given = jax.tree.map(lambda leaf: leaf[:size], into)
+    if _kinds(given) == _kinds(x):
+        x = given
+    return x, y
+
+
+def _kinds(x: PyTree) -> Any:
+    return jax.tree.structure(x), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(x)]
+
+
+def _put(which: np.ndarray, start: int, room: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+    """Rows of an array into a room from `start` on: the room, or one of a type that holds both."""
+    if leaf.dtype != room.dtype:
+        room = room.astype(np.promote_types(room.dtype, leaf.dtype))
+    part = room[start : start + len(which)]
+    if leaf.dtype == room.dtype and leaf.flags.c_contiguous and leaf.flags.aligned:
+        np.take(leaf, which, axis=0, out=part, mode="clip")  # to raise, it would fill a copy
+    else:  # of which `take` would copy the whole
+        part[...] = leaf[which]
+    return room
 
 
 def _picked(rows: Rows, which: np.ndarray) -> Rows:
-    return jax.tree.map(lambda leaf: np.take(np.asarray(leaf), which, axis=0), rows)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[which], rows)
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -67,7 +67,9 @@ def is_finite(values: np.ndarray) -> bool:
     if values.dtype.kind not in "fc":
         return True
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.sum(values)) or np.all(np.isfinite(values)))
+        # einsum's sum is three times as fast as np.sum's, which takes care of the last digits.
+        total = np.einsum(values, list(range(values.ndim)), [])
+        return bool(np.isfinite(total) or np.all(np.isfinite(values)))
 
 
 def all_finite(values: PyTree) -> Array:

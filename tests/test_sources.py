@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import tracemalloc
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
@@ -205,7 +207,99 @@ def test_what_arrays_refuse():
             bl.sources.arrays(*given)
 
 
+def test_rows_go_where_they_are_wanted(small):
+    x = {"a": np.arange(50.0)[:, None], "b": np.arange(50)}
+    source = bl.sources.arrays(x, 2 * x["b"], 8, seed=1, buffer_bytes=24 * 20)
+    room = {"a": np.zeros((8, 1)), "b": np.zeros(8, int)}
+    for unlike in (room["a"], {"a": room["a"]}, {**room, "a": np.zeros((8, 1), np.float32)}, room):
+        given = source.skip_to(0)
+        found = [next(given), *(given.send(unlike) for _ in range(6))]
+        last, y = found[-1]  # of two rows, which are the room's first
+        jax.tree.map(np.testing.assert_array_equal, (last, y), epoch(source, 0)[-1])
+        assert len(y) == 2
+        assert [np.shares_memory(last[k], room[k]) for k in "ab"] == [unlike is room] * 2
+
+
+class Blocks(bl.sources.Source):
+    """A source of one's own: every block is (x, y) as it is given."""
+
+    def __init__(self, blocks, **options):
+        self.blocks = blocks
+        super().__init__(np.cumsum([0, *(len(y) for _, y in blocks)]), 8.0, **options)
+
+    def read(self, blocks):
+        return jax.tree.map(
+            lambda *leaves: np.concatenate(leaves), *(self.blocks[b] for b in blocks)
+        )
+
+
+def test_a_batch_has_the_type_of_all_its_rows():
+    whole = [(np.full((3, 1), i), np.zeros(3)) for i in range(4)]
+    half = [(np.full((3, 1), i + 0.5), np.zeros(3)) for i in range(4)]
+    source = Blocks([*whole, *half], batch_size=8, shuffle=False, buffer_bytes=48)
+    first, second, third = source
+    assert first[0].dtype == int  # of the first two buffers
+    np.testing.assert_array_equal(second[0][:, 0], [2, 3, 3, 3, 0.5, 0.5, 0.5, 1.5])
+    np.testing.assert_array_equal(third[0][:, 0], [1.5, 1.5, *[2.5] * 3, *[3.5] * 3])
+    short = Blocks([(np.zeros((2, 1)), np.zeros(3)), *whole], batch_size=3, shuffle=False)
+    with pytest.raises(DataError, match=r"Blocks.read gave \[14, 15\] rows"):
+        next(iter(short))
+
+
+def test_columns_of_a_map_are_read_where_they_lie(tmp_path):
+    """`np.take` would bring all of an array with gaps into memory, for every batch."""
+    table = np.random.default_rng(0).normal(size=(40_000, 20))
+    np.save(tmp_path / "table.npy", table)
+    mapped = np.load(tmp_path / "table.npy", mmap_mode="r")
+    given = bl.sources.arrays(mapped[:, :-1], mapped[:, -1], 64).skip_to(0)
+    plain = bl.sources.arrays(table[:, :-1].copy(), table[:, -1].copy(), 64).skip_to(0)
+    next(given)
+    tracemalloc.start()
+    x, y = next(given)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 100_000
+    next(plain)
+    for found, wanted in zip((x, y), next(plain), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 # In a run
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_memory_is_used_again_but_not_while_it_is_read(held, monkeypatch):
+    """Batches of 30 calls that are kept; or that computations under way are the last to need."""
+    x = np.random.default_rng(0).normal(size=(5000, 64)).astype(np.float32)
+    source = bl.sources.arrays(x, x[:, 0], 500, buffer_bytes=x.nbytes)
+    model = bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(noise_scale=1.0))
+    stream = batches.Stream(source)
+    target, _ = model.bind(stream.first(100), jax.random.key(0), num_data=5000)
+    made, empty = 0, np.empty
+
+    def count(shape, dtype=float):
+        nonlocal made
+        made += shape == 2 * 500 * 64 * 4 + batches.ALIGNMENT
+        return empty(shape, dtype)
+
+    monkeypatch.setattr(np, "empty", count)
+
+    @jax.jit
+    def late(leaf):
+        slow = jax.lax.fori_loop(0, 30, lambda i, a: jnp.tanh(a @ a.T @ a), leaf[0])
+        return leaf + 0 * slow[0, 0]
+
+    found = []
+    for number in range(30):
+        batch, _ = stream.chunk(target, [2, 2], 2)
+        found.append(batch.x if held else late(batch.x))
+        del batch
+        if not held and number % 10 == 9:
+            jax.block_until_ready(found)
+    stream.close()
+    wanted = np.stack([one for one, _ in itertools.islice(source.skip_to(0), 60)])
+    np.testing.assert_array_equal(np.concatenate(found), wanted)
+    assert made == 31 if held else made < 20  # with the one that is read ahead
 
 
 def test_a_run_on_a_source_is_one_on_its_batches(problem, whole):
@@ -504,7 +598,9 @@ def test_chunks_of_large_batches_are_short(problem):
     stream = batches.Stream([])
     assert stream.length(target) == 20
     stream.batch_size = 400_000  # 16 MB
-    assert stream.length(target) == 4
+    assert stream.length(target) == 6
+    assert batches.coming(0, 50, 50, 50, most=6) == [6, 6]  # the others fill two calls ahead
+    assert batches.coming(0, 90, 90, 90, most=20) == [20, 20, 20]
     stream.batch_size = 10**9
     assert stream.length(target) == 1
     stream.close()
