@@ -82,7 +82,7 @@ class Lanes:
         """What chains have learned in warm-up, pooled."""
         if self.num_chains == 1:
             return states
-        return self.place(self._apart(_pool(algorithm, self.collect(states))))
+        return self.place(self._apart(jax.device_get(_pool(algorithm, self.collect(states)))))
 
     def gather(self, values: list[Any], count: int) -> Any:
         """Arrays with leading axes (chains, steps)."""

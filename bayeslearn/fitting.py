@@ -68,7 +68,8 @@ EVAL_BATCH = 16  # of those at a time
 FRESH_LOOKS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 EVAL_ROWS = 8192
 CHUNK = 100  # steps per compiled call
-SAMPLER_CHUNK = 50
+SAMPLER_CHUNK = 50  # draws per compiled call; of cheap densities up to ten times as many
+CHEAP = 1.5e6  # rows times weights
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((500, 3), (1000, 1))  # steps from each start still tried, and how many are kept
@@ -886,8 +887,9 @@ def _sample(
     root = setting.home(setting.root)
     warm = None if warm is None else warm._replace(q=setting.home(warm.q))
     timer = time.perf_counter()
-    bytes_per_draw = 8 * tree.size(start)
-    length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
+    num_weights, num_rows = tree.size(start), 1 if target.data is None else len(target.data.y)
+    length = SAMPLER_CHUNK * min(10, max(1, int(CHEAP / (num_weights * num_rows))))
+    length = max(1, min(length, int(CHUNK_BYTES / (8 * num_weights))))
     most = setting.most(length)
     lanes = Lanes(num_chains, is_shared=_is_shared(setting.layout))
     keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in lanes.own]
