@@ -703,7 +703,7 @@ def _optimise(
     # A fixed length, so that runs of other lengths do not compile again.
     length = CHUNK if setting.stream is None else setting.stream.length(base)
     most = setting.most(length)
-    key_step, key_data = _named(root, "step"), _named(root, "data")
+    key_step, key_data, key_looks = (_named(root, name) for name in ("step", "data", "evaluate"))
     eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
     if layout is not None:
         eval_data = layout.put_rows(eval_data)
@@ -774,7 +774,7 @@ def _optimise(
                     stream=stream,
                 )
                 for name, values in info.items():
-                    run.infos.setdefault(name, []).append(np.asarray(values[:count]))
+                    run.infos.setdefault(name, []).append(np.asarray(values)[:count])
                 run.at, run.bad = run.at + count, run.bad + int(num_bad)
                 failed = not bool(finite) or run.bad > eval_every // 2
                 if failed:
@@ -790,7 +790,7 @@ def _optimise(
             run.go_on()
             step = run.step
             # New draws at every look: luck then averages out over the window.
-            key_eval = jax.random.fold_in(_named(root, "evaluate"), step)
+            key_eval = jax.random.fold_in(key_looks, step)
             if run.target.refreshes:
                 key_refresh = jax.random.fold_in(key_eval, 1)
                 run.target = _refresh(algorithm, run.target, run.state, key_refresh)
