@@ -88,6 +88,8 @@ class Lanes:
         """Arrays with leading axes (chains, steps)."""
         if self.is_batched:
             return self._all(jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0]))
+        if self.num == 1:  # no copy
+            return self._all(jax.tree.map(lambda a: np.asarray(a)[None, :count], values[0]))
         return self._all(
             jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
         )

@@ -64,7 +64,7 @@ def leapfrog(
     log_density: Array,
     gradient: PyTree,
     step_size: Array,
-    num_leapfrog: Array,
+    num_leapfrog: Array | int,
 ) -> tuple[PyTree, PyTree, Array, PyTree]:
     """`num_leapfrog` steps along the Hamiltonian flow; one gradient each.
 

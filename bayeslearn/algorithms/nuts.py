@@ -118,7 +118,8 @@ def grow(
         told = Told(told.num_gradients + 1, acceptance, turning, ~is_finite)
         return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, kept, told
 
-    empty = Branch(_without_momentum(start), -jnp.inf, jnp.zeros_like(start.momentum))
+    nothing = jnp.asarray(-jnp.inf)
+    empty = Branch(_without_momentum(start), nothing, jnp.zeros_like(start.momentum))
     kept = jnp.zeros((max_doublings + 1, 2, start.position.size))
     first = (jnp.zeros((), jnp.int32), start, empty, uniform, kept, told)
     _, point, branch, _, _, told = jax.lax.while_loop(is_growing, one, first)
