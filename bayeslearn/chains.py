@@ -82,12 +82,14 @@ class Lanes:
         """What chains have learned in warm-up, pooled."""
         if self.num_chains == 1:
             return states
-        return self.place(self._apart(_pool(algorithm, self.collect(states))))
+        return self.place(self._apart(jax.device_get(_pool(algorithm, self.collect(states)))))
 
     def gather(self, values: list[Any], count: int) -> Any:
         """Arrays with leading axes (chains, steps)."""
         if self.is_batched:
             return self._all(jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0]))
+        if self.num == 1:  # no copy
+            return self._all(jax.tree.map(lambda a: np.asarray(a)[None, :count], values[0]))
         return self._all(
             jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
         )

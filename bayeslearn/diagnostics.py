@@ -49,10 +49,13 @@ def arviz() -> Any:
     return az
 
 
-def convergence(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def convergence(
+    values: np.ndarray, has_tail: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """R-hat, bulk and tail ESS of quantities (chains, draws, quantities).
 
-    NaN where ArviZ cannot tell: fewer than four draws, and R-hat of a single chain.
+    NaN where ArviZ cannot tell: fewer than four draws, and R-hat of a single chain. The tail's
+    takes as long as the other two together, and is left out if not asked for.
     """
     chains, draws, num = np.shape(values)
     unknown = np.full(num, np.nan)
@@ -63,7 +66,8 @@ def convergence(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         warnings.simplefilter("ignore")
         data = az.convert_to_dataset({"q": np.asarray(values)})
         rhat = az.rhat(data)["q"].to_numpy() if chains > 1 else unknown
-        bulk, tail = (az.ess(data, method=m)["q"].to_numpy() for m in ("bulk", "tail"))
+        bulk = az.ess(data, method="bulk")["q"].to_numpy()
+        tail = az.ess(data, method="tail")["q"].to_numpy() if has_tail else unknown
     return rhat, bulk, tail
 
 
@@ -76,22 +80,44 @@ def diagnose(posterior: Any) -> Diagnostics:
         )
     if "log_density" not in posterior.trace:
         raise ArgumentError("These draws are no chains, they were reweighed: see posterior.notes.")
-    draws, target = posterior.draws, posterior.target
-    chains, kept = jax.tree.leaves(draws)[0].shape[:2]
-    matrix = np.asarray(posterior.family.matrix()).reshape(chains, kept, -1)
-    spaced = np.unique(np.linspace(0, matrix.shape[2] - 1, WEIGHTS).round().astype(int))
-    weights = convergence(matrix[:, :, spaced])
-    if target.is_density:
-        predictions, what = weights, "parameters"
-    else:
-        outputs = posterior.row_outputs
-        outputs = outputs_at_rows(target, draws) if outputs is None else outputs
-        predictions, what = convergence(outputs), "predictions"
-    log_density = posterior.trace["log_density"]
-    rhat_density = float(convergence(log_density[:, :, None])[0][0])
+    chains, kept = posterior.trace["log_density"].shape
+    weights = convergence(_some_weights(posterior))
+    values, what = _judged(posterior)
+    predictions = weights if values is None else convergence(values)
+    log_density = posterior.trace["log_density"][:, :, None]
+    rhat_density = float(convergence(log_density, has_tail=False)[0][0])
     divergences = int(np.sum(posterior.trace.get("diverging", 0)))
     warning = _warning(posterior.algorithm.name, what, predictions, chains, kept)
     return Diagnostics(*weights, *predictions, rhat_density, divergences, warning)
+
+
+@double_precision
+def not_mixed(posterior: Any) -> str:
+    """The warning of `diagnose` alone, at a fraction of the time."""
+    chains, kept = posterior.trace["log_density"].shape
+    if chains < 2:
+        return ""
+    values, what = _judged(posterior)
+    values = _some_weights(posterior) if values is None else values
+    told = convergence(values, has_tail=False)
+    return _warning(posterior.algorithm.name, what, told, chains, kept)
+
+
+def _some_weights(posterior: Any) -> np.ndarray:
+    """(chains, draws, weights)"""
+    matrix = np.asarray(posterior.family.matrix())
+    spaced = np.unique(np.linspace(0, matrix.shape[-1] - 1, WEIGHTS).round().astype(int))
+    return matrix.reshape(*posterior.trace["log_density"].shape, -1)[:, :, spaced]
+
+
+def _judged(posterior: Any) -> tuple[np.ndarray | None, str]:
+    """What says whether chains have mixed, and its name; None: the weights of a bare density."""
+    if posterior.target.is_density:
+        return None, "parameters"
+    outputs = posterior.row_outputs
+    if outputs is None:
+        outputs = outputs_at_rows(posterior.target, posterior.draws)
+    return outputs, "predictions"
 
 
 def outputs_at_rows(target: Any, draws: PyTree) -> np.ndarray:

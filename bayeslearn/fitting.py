@@ -68,7 +68,8 @@ EVAL_BATCH = 16  # of those at a time
 FRESH_LOOKS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 EVAL_ROWS = 8192
 CHUNK = 100  # steps per compiled call
-SAMPLER_CHUNK = 50
+SAMPLER_CHUNK = 50  # draws per compiled call; of cheap densities up to ten times as many
+CHEAP = 1.5e6  # rows times weights
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((1000, 4), (1000, 1))  # steps from each start still tried, and how many are kept
@@ -712,7 +713,7 @@ def _optimise(
     # A fixed length, so that runs of other lengths do not compile again.
     length = CHUNK if setting.stream is None else setting.stream.length(base)
     most = setting.most(length)
-    key_step, key_data = _named(root, "step"), _named(root, "data")
+    key_step, key_data, key_looks = (_named(root, name) for name in ("step", "data", "evaluate"))
     eval_data = None if base.data is None else batches.sample_rows(base.data, EVAL_ROWS)
     if layout is not None:
         eval_data = layout.put_rows(eval_data)
@@ -783,7 +784,7 @@ def _optimise(
                     stream=stream,
                 )
                 for name, values in info.items():
-                    run.infos.setdefault(name, []).append(np.asarray(values[:count]))
+                    run.infos.setdefault(name, []).append(np.asarray(values)[:count])
                 run.at, run.bad = run.at + count, run.bad + int(num_bad)
                 failed = not bool(finite) or run.bad > eval_every // 2
                 if failed:
@@ -799,7 +800,7 @@ def _optimise(
             run.go_on()
             step = run.step
             # New draws at every look: luck then averages out over the window.
-            key_eval = jax.random.fold_in(_named(root, "evaluate"), step)
+            key_eval = jax.random.fold_in(key_looks, step)
             if run.target.refreshes:
                 key_refresh = jax.random.fold_in(key_eval, 1)
                 run.target = _refresh(algorithm, run.target, run.state, key_refresh)
@@ -900,8 +901,9 @@ def _sample(
     root = setting.home(setting.root)
     warm = None if warm is None else warm._replace(q=setting.home(warm.q))
     timer = time.perf_counter()
-    bytes_per_draw = 8 * tree.size(start)
-    length = max(1, min(SAMPLER_CHUNK, int(CHUNK_BYTES / bytes_per_draw)))
+    num_weights, num_rows = tree.size(start), 1 if target.data is None else len(target.data.y)
+    length = SAMPLER_CHUNK * min(10, max(1, int(CHEAP / (num_weights * num_rows))))
+    length = max(1, min(length, int(CHUNK_BYTES / (8 * num_weights))))
     most = setting.most(length)
     lanes = Lanes(num_chains, is_shared=_is_shared(setting.layout))
     keys = [jax.random.fold_in(_named(root, "chain"), chain) for chain in lanes.own]

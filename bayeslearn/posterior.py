@@ -189,12 +189,14 @@ class Posterior:
 
     def warn_if_not_mixed(self) -> None:
         """Warn in plain language if the chains have not mixed (needs ArviZ)."""
+        from bayeslearn.diagnostics import not_mixed
+
         try:
-            found = self.diagnostics()
+            warning = not_mixed(self)
         except ImportError:
             return
-        if found.warning:
-            warnings.warn(found.warning, MixingWarning, stacklevel=4)
+        if warning:
+            warnings.warn(warning, MixingWarning, stacklevel=4)
 
     def __repr__(self) -> str:
         lines = [

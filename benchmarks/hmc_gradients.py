@@ -26,6 +26,7 @@ from peers import problems
 
 import bayeslearn as bl
 from bayeslearn import tree
+from bayeslearn.algorithms.hmc import in_one_vector
 
 LEAPFROG, DRAWS, WARMUP = 32, 50, 200
 
@@ -42,8 +43,7 @@ def make_target() -> tuple[bl.Target, dict]:
 @jax.jit
 def bare_loop(target: bl.Target, params: dict, count: int) -> tuple[jax.Array, jax.Array]:
     """`count` gradients in one vector; each moves the position, so that none can be left out."""
-    unravel = tree.unraveler(params)
-    value_and_grad = jax.value_and_grad(lambda v: target.log_joint(unravel(v)))
+    value_and_grad = jax.value_and_grad(in_one_vector(target, params)[1])
 
     def one(_: int, carry: tuple) -> tuple:
         vector, _ = carry

@@ -47,6 +47,15 @@ class HMCInfo(NamedTuple):
     num_gradients: Array
 
 
+def in_one_vector(target: Target, position: PyTree) -> tuple[Callable, Callable]:
+    """All weights in one vector: the way back to a tree like `position`, and the log-joint.
+
+    A trajectory is then few large operations, not many small ones.
+    """
+    unravel = tree.unraveler(position)
+    return unravel, lambda vector: target.log_joint(unravel(vector))
+
+
 def leapfrog(
     value_and_grad: Callable[[PyTree], tuple[Array, PyTree]],
     velocity: Callable[[PyTree], PyTree],
@@ -55,21 +64,25 @@ def leapfrog(
     log_density: Array,
     gradient: PyTree,
     step_size: Array,
-    num_leapfrog: Array,
+    num_leapfrog: Array | int,
 ) -> tuple[PyTree, PyTree, Array, PyTree]:
-    """`num_leapfrog` steps along the Hamiltonian flow; one gradient each."""
+    """`num_leapfrog` steps along the Hamiltonian flow; one gradient each.
 
-    def kick(momentum: PyTree, gradient: PyTree) -> PyTree:
-        return jax.tree.map(lambda r, g: r + 0.5 * step_size * g, momentum, gradient)
+    Between two steps their half kicks are one whole kick, of which the last step takes half back.
+    """
+
+    def kick(momentum: PyTree, gradient: PyTree, share: float = 1.0) -> PyTree:
+        return jax.tree.map(lambda r, g: r + share * step_size * g, momentum, gradient)
 
     def one(_: Array, carry: tuple[PyTree, PyTree, Array, PyTree]):
-        position, momentum, _, gradient = carry
-        momentum = kick(momentum, gradient)
+        position, momentum, _, _ = carry
         position = jax.tree.map(lambda q, v: q + step_size * v, position, velocity(momentum))
         log_density, gradient = value_and_grad(position)
         return position, kick(momentum, gradient), log_density, gradient
 
-    return jax.lax.fori_loop(0, num_leapfrog, one, (position, momentum, log_density, gradient))
+    start = (position, kick(momentum, gradient, 0.5), log_density, gradient)
+    position, momentum, log_density, gradient = jax.lax.fori_loop(0, num_leapfrog, one, start)
+    return position, kick(momentum, gradient, -0.5), log_density, gradient
 
 
 def metric(inverse_mass: Array) -> tuple[Callable, Callable]:
@@ -143,12 +156,11 @@ class HMC(Algorithm):
             wished = self.num_leapfrog * stretch[1]
         num_leapfrog = jnp.clip(jnp.round(wished), 1, self.max_leapfrog).astype(jnp.int32)
 
-        # One vector for all weights: a trajectory is many small operations, not few large ones.
-        unravel = tree.unraveler(state.position)
+        unravel, log_joint = in_one_vector(target, state.position)
         start = (tree.ravel(state.position), state.log_density, tree.ravel(state.gradient))
         momentum = draw_momentum(key_momentum)
         position, end_momentum, log_density, gradient = leapfrog(
-            jax.value_and_grad(lambda v: target.log_joint(unravel(v))),
+            jax.value_and_grad(log_joint),
             velocity,
             start[0],
             momentum,

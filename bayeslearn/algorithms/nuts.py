@@ -1,10 +1,19 @@
 """NUTS: Hamiltonian Monte Carlo that chooses its own path length (Hoffman and Gelman 2014).
 
-The kernel is BlackJAX's (multinomial, iterative); warm-up is ours, the same as HMC's.
+    rho ~ N(0, M);   a tree of leapfrog steps is doubled forwards or backwards, at random, until
+    it turns:        r . M^-1 rho_first <= 0  or  r . M^-1 rho_last <= 0,
+                     r the sum of its momenta, its ends counted half
+    a point of it is drawn with probability ~ exp(-H), the newer half preferred (Betancourt 2017)
+
+A half that turns within itself, or in which the energy error is out of bounds (divergent), is not
+added. Whether a subtree turns is looked up as its last leaf is reached, beside what was kept of its
+first one, so that a tree is a loop and holds a point for every doubling, not for every leaf.
+Warm-up is the same as HMC's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -13,10 +22,12 @@ import jax.numpy as jnp
 from bayeslearn import tree
 from bayeslearn.algorithms import warmup as warming
 from bayeslearn.algorithms.base import Algorithm, hyper
-from bayeslearn.algorithms.hmc import HMCState
+from bayeslearn.algorithms.hmc import HMCState, in_one_vector, kinetic_energy, leapfrog, metric
 from bayeslearn.families import Draws
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
+
+MAX_ENERGY_ERROR = 1000.0  # beyond it a trajectory diverged
 
 
 class NUTSInfo(NamedTuple):
@@ -25,6 +36,98 @@ class NUTSInfo(NamedTuple):
     diverging: Array
     step_size: Array
     num_gradients: Array
+
+
+class Point(NamedTuple):
+    position: Array
+    momentum: Array
+    log_density: Array
+    gradient: Array
+
+
+class Branch(NamedTuple):
+    """Leaves that follow each other, and the one drawn of them."""
+
+    drawn: tuple[Array, Array, Array]  # position, log-density, gradient
+    log_weight: Array  # log sum of exp(H_0 - H)
+    momentum: Array  # the sum of all leaves'
+
+
+class Told(NamedTuple):
+    """Of all leaves that were tried."""
+
+    num_gradients: Array
+    acceptance: Array  # a sum
+    turning: Array
+    diverging: Array
+
+
+def is_turning(inner: Array, first: Array, last: Array) -> Array:
+    """`inner`: the sum of momenta, the ends counted half; `first`, `last`: the ends' velocities."""
+    return (inner @ first <= 0) | (inner @ last <= 0)
+
+
+def grow(
+    advance: Callable[[Point], Point],
+    velocity: Callable[[Array], Array],
+    energy: Array,
+    start: Point,
+    num_leaves: Array,
+    max_doublings: int,
+    uniform: Array,
+    told: Told,
+) -> tuple[Point, Branch, Told]:
+    """`num_leaves` (a power of two) leaves after `start`, or fewer if they turn or diverge.
+
+    One uniform number draws among all leaves: what a choice leaves of it is uniform again.
+    """
+
+    def is_growing(carry: tuple) -> Array:
+        leaf, *_, told = carry
+        return (leaf < num_leaves) & ~told.turning & ~told.diverging
+
+    def one(carry: tuple) -> tuple:
+        leaf, point, branch, uniform, kept, told = carry
+        point = advance(point)
+        speed = velocity(point.momentum)
+        gain = energy - (kinetic_energy(point.momentum, speed) - point.log_density)
+        is_finite = gain > -MAX_ENERGY_ERROR  # nor is it NaN
+        gain = jnp.where(is_finite, gain, -jnp.inf)
+
+        log_weight = jnp.logaddexp(branch.log_weight, gain)
+        share = jnp.where(is_finite, jnp.exp(gain - log_weight), 0.0)
+        takes = uniform < share
+        uniform = jnp.where(takes, uniform / share, (uniform - share) / (1.0 - share))
+        drawn = tree.where(takes, _without_momentum(point), branch.drawn)
+        momentum = branch.momentum + point.momentum
+        inner = momentum - 0.5 * point.momentum
+
+        # Subtrees that are open have their first leaves in the first places, one for each of the
+        # ones in the leaf's number; the place behind all others is for leaves that open none.
+        place = jax.lax.population_count(leaf >> 1)
+        num_ending = jax.lax.population_count(leaf & ~(leaf + 1))
+        opened = jnp.where(num_ending == 0, place, max_doublings)
+        kept = jax.lax.dynamic_update_index_in_dim(kept, jnp.stack([inner, speed]), opened, 0)
+
+        def look(i: Array, turning: Array) -> Array:
+            before, first = jax.lax.dynamic_index_in_dim(kept, i, 0, keepdims=False)
+            return turning | is_turning(inner - before, first, speed)
+
+        turning = jax.lax.fori_loop(place + 1 - num_ending, place + 1, look, jnp.asarray(False))
+        acceptance = told.acceptance + jnp.exp(jnp.minimum(gain, 0.0))
+        told = Told(told.num_gradients + 1, acceptance, turning, ~is_finite)
+        return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, kept, told
+
+    nothing = jnp.asarray(-jnp.inf)
+    empty = Branch(_without_momentum(start), nothing, jnp.zeros_like(start.momentum))
+    kept = jnp.zeros((max_doublings + 1, 2, start.position.size))
+    first = (jnp.zeros((), jnp.int32), start, empty, uniform, kept, told)
+    _, point, branch, _, _, told = jax.lax.while_loop(is_growing, one, first)
+    return point, branch, told
+
+
+def _without_momentum(point: Point) -> tuple[Array, Array, Array]:
+    return point.position, point.log_density, point.gradient
 
 
 class NUTS(Algorithm):
@@ -61,38 +164,79 @@ class NUTS(Algorithm):
     def step(
         self, key: Array, target: Target, state: HMCState, batch: Batch | None
     ) -> tuple[HMCState, NUTSInfo]:
-        from blackjax.mcmc import hmc, nuts
-
-        # One vector for all weights, as in HMC.
-        unravel = tree.unraveler(state.position)
-        kernel = nuts.build_kernel()
-        new, told = kernel(
-            key,
-            hmc.HMCState(tree.ravel(state.position), state.log_density, tree.ravel(state.gradient)),
-            lambda v: target.log_joint(unravel(v)),
-            state.warmup.step_size,
-            state.warmup.inverse_mass,
-            self.max_doublings,
+        unravel, log_joint = in_one_vector(target, state.position)
+        value_and_grad = jax.value_and_grad(log_joint)
+        velocity, draw_momentum = metric(state.warmup.inverse_mass)
+        key_momentum, key_tree = jax.random.split(key)
+        momentum = draw_momentum(key_momentum)
+        uniforms = jax.random.uniform(key_tree, (self.max_doublings, 3), jnp.float64)
+        start = Point(
+            tree.ravel(state.position), momentum, state.log_density, tree.ravel(state.gradient)
         )
-        acceptance = jnp.nan_to_num(told.acceptance_rate, nan=0.0)
+        energy = kinetic_energy(momentum, velocity(momentum)) - state.log_density
+
+        def is_growing(carry: tuple) -> Array:
+            depth, *_, told = carry
+            return (depth < self.max_doublings) & ~told.turning & ~told.diverging
+
+        def double(carry: tuple) -> tuple:
+            depth, whole, ends, told = carry
+            forwards, within, between = uniforms[depth]
+            side = (forwards < 0.5).astype(jnp.int32)
+            signed = state.warmup.step_size * (2 * side - 1)
+
+            def advance(point: Point) -> Point:
+                return Point(*leapfrog(value_and_grad, velocity, *point, signed, 1))
+
+            end, half, told = grow(
+                advance,
+                velocity,
+                energy,
+                jax.tree.map(lambda both: both[side], ends),
+                1 << depth,
+                self.max_doublings,
+                within,
+                told,
+            )
+            is_added = ~told.turning & ~told.diverging
+            takes = is_added & (between < jnp.exp(half.log_weight - whole.log_weight))
+            drawn = tree.where(takes, half.drawn, whole.drawn)
+            log_weight = jnp.logaddexp(whole.log_weight, half.log_weight)
+            momentum = whole.momentum + half.momentum
+            ends = jax.tree.map(
+                lambda both, new: jax.lax.dynamic_update_index_in_dim(both, new, side, 0), ends, end
+            )
+            inner = momentum - 0.5 * jnp.sum(ends.momentum, axis=0)
+            turning = is_turning(inner, *map(velocity, ends.momentum))
+            told = told._replace(turning=told.turning | turning)
+            return depth + 1, Branch(drawn, log_weight, momentum), ends, told
+
+        zero, no = jnp.zeros(()), jnp.asarray(False)
+        whole = Branch(_without_momentum(start), zero, momentum)
+        ends = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start)  # earliest, latest
+        told = Told(jnp.zeros((), jnp.int32), zero, no, no)
+        first = (jnp.zeros((), jnp.int32), whole, ends, told)
+        _, whole, _, told = jax.lax.while_loop(is_growing, double, first)
+        position, log_density, gradient = whole.drawn
+        acceptance = told.acceptance / told.num_gradients
         warmup = warming.update(
             state.warmup,
             state.count,
-            new.position,
+            position,
             acceptance,
             num_warmup=self.num_warmup,
             mass_matrix=self.mass_matrix,
             target_acceptance=self.target_acceptance,
         )
         info = NUTSInfo(
-            new.logdensity,
+            log_density,
             acceptance,
-            told.is_divergent.astype(jnp.float64),
+            told.diverging.astype(jnp.float64),
             state.warmup.step_size,
-            told.num_integration_steps,
+            told.num_gradients,
         )
-        position, gradient = unravel(new.position), unravel(new.logdensity_grad)
-        return HMCState(position, new.logdensity, gradient, state.count + 1, warmup), info
+        state = HMCState(unravel(position), log_density, unravel(gradient), state.count + 1, warmup)
+        return state, info
 
     def meetings(self) -> tuple[int, ...]:
         return () if self.mass_matrix == "identity" else warming.meetings(self.num_warmup)
