@@ -171,7 +171,7 @@ class Gaussian(_Columns):
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         std = self.std(params, outputs.dtype)
         if self.columns == 1:  # numbers: rows of one column are not vectorised on a CPU
-            outputs, y, std = outputs[0], y[0], std[0]
+            outputs, y, std = (jnp.reshape(a, ()) for a in (outputs, y, std))
         z = (y - outputs) / std
         return jnp.sum(-0.5 * z**2 - jnp.log(std) - 0.5 * jnp.log(2 * jnp.pi))
 
