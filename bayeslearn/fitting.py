@@ -62,6 +62,7 @@ from bayeslearn.storage import NotSaved, describe_model
 from bayeslearn.tree import Array, PyTree
 
 EVALUATIONS = 100  # looks at the lower bound in a full-length run
+BETWEEN = 10  # steps between them in a short one, which has at least as many looks: one costs steps
 PATIENCE = 20  # evaluations without a new best before stopping
 EVAL_DRAWS = 64
 EVAL_BATCH = 16  # of those at a time
@@ -132,7 +133,8 @@ def fit(
         num_data: size of the data set behind an iterable; unless said it is asked of the iterable
             or counted, for which it must be readable twice.
         validation: (x, y) held out; its log-likelihood then decides when to stop.
-        eval_every: steps between looks at the lower bound; one hundredth of the run unless said.
+        eval_every: steps between looks at the lower bound; one hundredth of the run unless said, and at
+            least ten in runs of a hundred steps or more.
         patience: evaluations without a new best before stopping; None: never. "auto": 20 if
             `num_steps` is "auto", else never.
         params: where to start, instead of the network's own initialisation. A Gaussian, such as
@@ -709,7 +711,8 @@ def _optimise(
     base, done = (setting.target, 0) if warm is None else (warm.target, warm.done)
     root, layout = _named(setting.root, algorithm.name), setting.layout
     num_steps -= done
-    eval_every = min(num_steps, eval_every or max(1, num_steps // EVALUATIONS))
+    fewest = min(BETWEEN, num_steps // BETWEEN)
+    eval_every = min(num_steps, eval_every or max(1, fewest, num_steps // EVALUATIONS))
     # A fixed length, so that runs of other lengths do not compile again.
     length = CHUNK if setting.stream is None else setting.stream.length(base)
     most = setting.most(length)

@@ -369,7 +369,7 @@ def beyond_two(w):
 def test_a_run_that_cannot_go_on_says_so():
     target = bl.Target.from_log_density(beyond_two, jnp.asarray(0.0))
     with pytest.raises(DivergenceError, match=r"met non-finite .*learning_rate"):
-        bl.fit(target, bl.MAP(learning_rate=0.05), seed=0, num_steps=400)
+        bl.fit(target, bl.MAP(learning_rate=0.05), seed=0, num_steps=400, eval_every=4)
 
 
 def test_a_step_too_long_is_shortened_and_noted():
