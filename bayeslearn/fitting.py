@@ -709,7 +709,7 @@ def _optimise(
     that ends before all steps are done ends them, if it `may_end`.
     """
     base, done = (setting.target, 0) if warm is None else (warm.target, warm.done)
-    root, layout = _named(setting.root, algorithm.name), setting.layout
+    root, layout = setting.root, setting.layout
     num_steps -= done
     fewest = min(BETWEEN, num_steps // BETWEEN)
     eval_every = min(num_steps, eval_every or max(1, fewest, num_steps // EVALUATIONS))
