@@ -146,14 +146,11 @@ class Course:
             self.trace.setdefault(name, []).extend(values)
         self.infos = {}
 
-    def hasten(self, eval_every: int) -> bool:
-        """The rest of the fall of its step size in fewer steps, once; False: it has fallen."""
+    def hasten(self, eval_every: int) -> None:
+        """The rest of the fall of its step size in no more steps than these; then patience ends."""
         looks = math.ceil(HASTE * self.step / eval_every)
-        sooner = self.step + looks * eval_every
-        if self.best.patience is None or sooner >= self.length:
-            return False
-        self.length, self.best.patience = sooner, None
-        return True
+        self.length = min(self.length, self.step + looks * eval_every)
+        self.best.patience = None
 
     def record(self) -> dict[str, Any]:
         def changed(target: Target | None) -> Target | None:
@@ -166,6 +163,7 @@ class Course:
             "states": checkpoints.distinct(states, lambda state: jax.tree.leaves(home(state))),
             "targets": checkpoints.distinct(targets, _leaves_of_target),
             "best": self.best.record(),
+            "hastened": self.best.patience is None,
             "infos": _arrays(self.infos),
         }
 
@@ -190,10 +188,10 @@ class Course:
         self = cls(state, base, patience, length)
         self.good, self.infos = good, {k: [v] for k, v in _trace(record["infos"]).items()}
         _take_counts(self, record)
-        if self.length > length:
+        if not self.at <= self.length <= length:
             raise ValueError(f"length is {self.length}")
-        if self.length < length:
-            self.best.patience = None  # it was hastened
+        if record.get("hastened", False):
+            self.best.patience = None
         now, at_best = checkpoints.placed(record["targets"], partial(_target_again, base))
         self.target = base if now is None else now
         self.best.restore(record["best"], best, base if at_best is None else at_best)

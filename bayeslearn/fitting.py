@@ -133,9 +133,10 @@ def fit(
         num_data: size of the data set behind an iterable; unless said it is asked of the iterable
             or counted, for which it must be readable twice.
         validation: (x, y) held out; its log-likelihood then decides when to stop.
-        eval_every: steps between looks at the lower bound; one hundredth of the run unless said, and at
-            least ten in runs of a hundred steps or more.
-        patience: evaluations without a new best before stopping; None: never. "auto": 20 if
+        eval_every: steps between looks at the lower bound; unless said one hundredth of the run,
+            and at least ten in runs of a hundred steps or more.
+        patience: evaluations without a new best before stopping (or, where step sizes fall over the
+            run, before the rest of that fall is hastened); None: never. "auto": 20 if
             `num_steps` is "auto", else never.
         params: where to start, instead of the network's own initialisation. A Gaussian, such as
             another posterior's `family`, is also the first q of a variational method.
@@ -827,11 +828,12 @@ def _optimise(
                     f"The objective's moving average had no new best for {best.patience}"
                     f" evaluations, after step {step}; "
                 )
-                run.ended = not (algorithm.falls and run.hasten(eval_every))
-                if run.ended:
-                    run.stopped = f"{rested}the iterate of step {best.step} is returned."
-                else:
+                if algorithm.falls:
+                    run.hasten(eval_every)
                     run.stopped = f"{rested}its step size then fell to nothing by {run.length}."
+                else:
+                    run.stopped = f"{rested}the iterate of step {best.step} is returned."
+                    run.ended = True
             elif run.ended:
                 run.stopped = f"The data iterator ended after {step} steps."
             if strays:

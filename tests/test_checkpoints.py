@@ -627,9 +627,7 @@ def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, whol
 def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
     told = r"bbvi had a q whose spread exploded or collapsed after step \d+ .*lower `learning_rate`"
     with pytest.raises(bl.DivergenceError, match=told):
-        bl.fit(
-            problem.model, bl.BBVI(learning_rate=1e3), data, seed=0, num_steps=60, eval_every=5
-        )
+        bl.fit(problem.model, bl.BBVI(learning_rate=1e3), data, seed=0, num_steps=60, eval_every=5)
 
 
 @pytest.mark.parametrize("num_steps", [5, 60])
