@@ -36,7 +36,7 @@ HMC_DRAWS, CHAINS, WARMUP, SAMPLES = 200, 4, 500, 1000
 # An error in one line; compiling that is not hidden by a cache.
 QUIET = {"JAX_TRACEBACK_FILTERING": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={CHAINS}"}
-EMGVB_STEPS = 100
+EMGVB_STEPS = 150
 PREDICT_ROWS = 1024
 # The two fastest of `numpyro.tune_full` that are within 0.02 nats with every seed.
 FULL_RANK = {"steps": 1000, "draws": 10, "rate": 0.03}
