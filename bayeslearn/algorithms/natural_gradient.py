@@ -136,7 +136,6 @@ class NaturalGradient(GaussianVI):
     name: ClassVar[str] = "natural-gradient"
     title: ClassVar[str] = "natural-gradient ascent in any coordinates"
 
-    learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
     covariance: str = hyper("diagonal", "structure of q", choices=COVARIANCES)
     q: Callable[[PyTree], Any] | None = hyper(
         None,
@@ -175,7 +174,7 @@ class NaturalGradient(GaussianVI):
 
     def rate(self, state: GaussianState) -> Array:
         """As for all Gaussians, but scores hear the noise of all weights, not of a block's."""
-        if self.gradient != "score" or not self.guards or self.q is not None:
+        if self.gradient != "score":
             return super().rate(state)
         size, num = tree.size(state.frame.mean), self.draws(state.frame)
         return self.schedule(step_share(size, num, self.gradient, self.guards))(state.count)

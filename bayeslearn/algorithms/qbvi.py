@@ -42,7 +42,6 @@ class QBVI(GaussianVI):
     name: ClassVar[str] = "qbvi"
     title: ClassVar[str] = "quasi black-box VI"
 
-    learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
     form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
     baseline: str = hyper(
         "leave-one-out", "control variate of the score", choices=("leave-one-out", "none")

@@ -79,7 +79,7 @@ class Plan:
     fallbacks: tuple[int, ...]
 
     def sites(self) -> list[Site]:
-        """Those where squares are taken."""
+        """Those of leaves that are no fallbacks."""
         return [s for s in self.all_sites if s.has_other_than(self.fallbacks)]
 
 
@@ -109,7 +109,7 @@ def planned(function: Callable[..., Array], params: PyTree, rows: PyTree) -> Pla
 
 
 class _Analysis:
-    """Finds the sites, and the leaves whose squares cannot be taken at one."""
+    """Finds the sites, and the leaves of which none tells all."""
 
     def __init__(self) -> None:
         self.sites: list[Site] = []
