@@ -74,6 +74,9 @@ CHEAP = 1.5e6  # rows times weights
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((1000, 4), (1000, 1))  # steps from each start still tried, and how many are kept
+STIRRED = 4  # places that are tried around what the best start comes to
+STIRRED_STEPS = 1000  # of the other method, and then of the method itself before one is chosen
+GENTLE = 1 / 3  # of the learning rate, from there on
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
@@ -141,7 +144,8 @@ def fit(
         params: where to start, instead of the network's own initialisation. A Gaussian, such as
             another posterior's `family`, is also the first q of a variational method.
         starts: initialisations of the network from which mean field is tried for a short while;
-            the run goes on from the one with the best lower bound. "auto": eight for
+            the one with the best lower bound is brought to rest, and the run goes on from there or
+            from a better place that the noise of VOGN finds around it. "auto": eight for
             regression networks of up to 10,000 weights with hidden units, given as a `Model` with
             arrays; one for classes, where `num_steps` or `params` are given, for batches from an
             iterable, and for methods that do not begin with mean field (MAP, Laplace, VOGN,
@@ -474,7 +478,7 @@ def _infer(
     warm = None
     steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
     if algorithm.tries_starts and len(starts) > 1 and num_steps != "auto":
-        steps += sum(tried for tried, _ in ROUNDS)  # they come before the steps asked for
+        steps += STIRRED_STEPS  # they come before the steps asked for
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
     elif stream is None or stream.restarts:
@@ -540,6 +544,7 @@ class _Warm(NamedTuple):
     compile_time: float
     state: Any = None  # of the method itself, to go on from
     done: int = 0  # steps of the method itself that led there
+    scale: float = 1.0  # of the learning rate, from there on
 
 
 def _warm_start(
@@ -564,13 +569,12 @@ def _warm_start(
 def _best_start(
     setting: _Setting, algorithm: Algorithm, starts: list[PyTree], num_steps: int
 ) -> _Warm:
-    """The first of its steps from every start; the best few go on, then the best.
+    """The first of its steps from every start; the best few go on, then the best (`_stirred`).
 
     A network's lower bound has many optima, which differ in the hidden units they use, and the
     first steps decide which one is found. All rounds run the same compiled steps.
     """
-    eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
-    first_steps = algorithm.over(num_steps)
+    first_steps = algorithm.over(algorithm.auto_steps)
     done = 0
     settings = [setting.before(f"start {number}") for number in range(len(starts))]
     places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
@@ -589,23 +593,71 @@ def _best_start(
                     compile_time += 0.0 if place is None else place.compile_time
                 phase, root = f"{here.phase}.{turn}", _named(here.root, f"{turn}")
                 here = here._replace(phase=phase, root=root)
-                run = _optimise(here, first_steps, start, place, done, eval_every, None)
+                bound, place = _tried(here, first_steps, start, place, done)
             except DivergenceError as error:
                 failure = error
                 continue
-            compile_time += run.compile_time
-            q = algorithm.approximation(run.target, run.state)
-            bound = _fresh_bound(here, algorithm, run.target, run.state)
+            compile_time += place.compile_time
             if math.isfinite(bound):
-                bounds[number] = bound
-                places[number] = _Warm(q, run.target, 0.0, run.state, done)
+                bounds[number], places[number] = bound, place._replace(compile_time=0.0)
         if not bounds:
             raise failure
         best = sorted(bounds, key=lambda number: -bounds[number])[:kept]
         places = {number: places[number] for number in best}
     found = places[best[0]]
     assert found is not None
-    return found._replace(compile_time=compile_time)
+    found = found._replace(compile_time=compile_time)
+    return _stirred(setting, algorithm, starts[best[0]], found, num_steps)
+
+
+def _stirred(
+    setting: _Setting, algorithm: Algorithm, start: PyTree, found: _Warm, num_steps: int
+) -> _Warm:
+    """The best of what a start comes to and of places around it, after the first of its steps.
+
+    Hidden units that mean field has given up stay so: nothing pulls at them any more. The noise of
+    another method (`Algorithm.stirrer`) wakes some of them, and shorter steps keep those awake
+    that are worth it.
+    """
+    steps = algorithm.auto_steps
+    run = _optimise(setting.before("settled"), algorithm, start, found, steps, None, PATIENCE)
+    q = algorithm.approximation(run.target, run.state)
+    compile_time = found.compile_time + run.compile_time
+    settled = _Warm(q, run.target, 0.0)
+    places, other = [settled], algorithm.stirrer()
+    is_gaussian = setting.target.prior is not None and setting.target.prior.is_gaussian
+    if other is not None and (is_gaussian or not other.needs_gaussian_prior):
+        for number in range(STIRRED):
+            here = setting.before(f"stirred {number}")
+            try:
+                run = _optimise(here, other, start, settled, STIRRED_STEPS, None, None)
+            except DivergenceError:
+                continue
+            compile_time += run.compile_time
+            q = other.approximation(run.target, run.state)
+            places.append(settled._replace(q=q, target=run.target))
+    bounds, first_steps = [], algorithm.over(num_steps)
+    for number, place in enumerate(places):
+        here, gentle = setting.before(f"place {number}"), place._replace(scale=GENTLE)
+        try:
+            bounds.append(_tried(here, first_steps, start, gentle, STIRRED_STEPS))
+        except DivergenceError:
+            if number == 0:
+                raise
+    _, best = max(bounds, key=lambda pair: pair[0] if math.isfinite(pair[0]) else -math.inf)
+    return best._replace(compile_time=compile_time + sum(one.compile_time for _, one in bounds))
+
+
+def _tried(
+    setting: _Setting, algorithm: Algorithm, start: PyTree, place: _Warm | None, num_steps: int
+) -> tuple[float, _Warm]:
+    """A place after so many steps of the method in all: its lower bound, and where it is now."""
+    eval_every = max(1, algorithm.auto_steps // EVALUATIONS)
+    run = _optimise(setting, algorithm, start, place, num_steps, eval_every, None)
+    q = algorithm.approximation(run.target, run.state)
+    bound = _fresh_bound(setting, algorithm, run.target, run.state)
+    scale = 1.0 if place is None else place.scale
+    return bound, _Warm(q, run.target, run.compile_time, run.state, num_steps, scale)
 
 
 def _begin(
@@ -737,6 +789,7 @@ def _optimise(
         state = begin()
         _check_finite_start(base, state, start)
         run = Course(state, base, patience, num_steps)
+        run.scale = 1.0 if warm is None else warm.scale
         run.stopped = f"All {num_steps} steps were done."
     else:
         place = None if layout is None else layout.put_state
@@ -869,7 +922,7 @@ def _optimise(
             why = "non-finite numbers"
         notes.append(
             f"The step size was halved {run.back_offs} time(s) after {why}; the run"
-            f" ended at {run.scale:g} of the learning rate asked for."
+            f" ended at {run.scale:.3g} of the learning rate asked for."
         )
     target = algorithm.settled(best.target, best.state)
     if setting.phase != MAIN:

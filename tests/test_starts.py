@@ -21,7 +21,10 @@ class Cut(BaseException):
 def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "ROUNDS", ((100, 2), (50, 1)))
+        patch.setattr(fitting, "STIRRED", 2)
+        patch.setattr(fitting, "STIRRED_STEPS", 60)
         patch.setattr(bl.MAP, "auto_steps", 200)
+        patch.setattr(bl.BayesByBackprop, "auto_steps", 200)
         yield
 
 
@@ -72,20 +75,69 @@ def test_the_best_starts_go_on(told):
     assert set(second) == {name.removesuffix("0") + "1" for name in better}
 
 
-def test_the_run_goes_on_from_the_best(problem, told, monkeypatch):
-    _, bounds = told
-    best = max((name for name in bounds if name.endswith(".1")), key=bounds.get)
-    states = {}
-    optimise = fitting._optimise
+def seen_runs(problem, monkeypatch):
+    """(algorithm, warm, run) of every phase."""
+    runs, optimise = {}, fitting._optimise
 
     def watch(setting, algorithm, start, warm, *arguments, **options):
         run = optimise(setting, algorithm, start, warm, *arguments, **options)
-        states[setting.phase] = (None if warm is None else warm.state, run.state)
+        runs[setting.phase] = (algorithm, warm, run)
         return run
 
     monkeypatch.setattr(fitting, "_optimise", watch)
     fit(problem, starts=STARTS)
-    assert states["main"][0] is states[best][1]
+    return runs
+
+
+def test_the_best_is_brought_to_rest_and_stirred(problem, told, monkeypatch):
+    _, bounds = told
+    runs = seen_runs(problem, monkeypatch)
+    best = max((name for name in bounds if name.endswith(".1")), key=bounds.get)
+    settled = runs["main/settled"]
+    assert settled[1].state is runs[best][2].state
+    for number in range(2):
+        other, warm, _ = runs[f"main/stirred {number}"]
+        assert isinstance(other, bl.VOGN)
+        same(warm.q.mean, settled[0].approximation(settled[2].target, settled[2].state).mean)
+    places = {name for name in bounds if name.startswith("main/place")}
+    assert places == {"main/place 0", "main/place 1", "main/place 2"}
+    assert len({bounds[name] for name in places}) == 3
+    assert runs["main"][1].state is runs[max(places, key=bounds.get)][2].state
+
+
+def same(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_from_there_steps_are_shorter(problem, told, monkeypatch):
+    rates, now = {}, []
+    advance, optimise = fitting._advance, fitting._optimise
+
+    def watch(algorithm, **options):
+        if options["count"]:  # none: that call compiles
+            rates.setdefault(now[-1], set()).add(float(getattr(algorithm, "learning_rate", 0.0)))
+        return advance(algorithm, **options)
+
+    def named(setting, *arguments, **options):
+        now.append(setting.phase)
+        return optimise(setting, *arguments, **options)
+
+    monkeypatch.setattr(fitting, "_advance", watch)
+    monkeypatch.setattr(fitting, "_optimise", named)
+    fit(problem, starts=STARTS)
+    rate = bl.BayesByBackprop().learning_rate
+    assert rates["main/settled"] == {rate}
+    assert rates["main/stirred 0"] == {bl.VOGN().learning_rate}
+    for phase in ("main/place 0", "main/place 2", "main"):
+        assert rates[phase] == {rate * fitting.GENTLE}
+
+
+def test_a_prior_that_the_other_method_refuses(problem, monkeypatch):
+    model, data = problem
+    model = bl.Model(model.network, model.likelihood, prior=bl.priors.Laplace())
+    assert set(seen_runs((model, data), monkeypatch)) >= {"main/settled", "main/place 0", "main"}
+    assert not any("stirred" in name for name in seen_runs((model, data), monkeypatch))
 
 
 def test_nothing_is_compiled_again(problem, told):
@@ -100,7 +152,14 @@ def test_the_size_of_chunks_changes_nothing(problem, told):
 
 
 @pytest.mark.parametrize(
-    ("phase", "looks"), [("main/start 1.0", 1), ("main/start 1.0", 2), ("main", 1)]
+    ("phase", "looks"),
+    [
+        ("main/start 1.0", 1),
+        ("main/start 1.0", 2),
+        ("main/stirred 1", 2),
+        ("main/place 2", 2),
+        ("main", 1),
+    ],
 )
 def test_a_run_cut_between_starts_ends_the_same(problem, told, tmp_path, monkeypatch, phase, looks):
     look, seen = checkpoints.Keeper.look, []
@@ -180,7 +239,8 @@ def test_starts_that_cannot_be_tried_are_refused(problem):
 
 def test_a_start_that_fails_is_passed_over(problem, told, monkeypatch):
     """The others are tried; where none is left, the failure is told."""
-    optimise, failing = fitting._optimise, {"main/start 0.0"}
+    optimise = fitting._optimise
+    failing = {"main/start 0.0", "main/stirred 0", "main/place 1"}
 
     def fail(setting, *arguments, **options):
         if setting.phase in failing:

@@ -115,6 +115,10 @@ class Algorithm(eqx.Module):
 
         return MAP(learn_noise=False)
 
+    def stirrer(self) -> Algorithm | None:
+        """The algorithm whose noise finds better places around a start that has come to rest."""
+        return None
+
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model this method cannot serve; called by `fit` before any work."""
 

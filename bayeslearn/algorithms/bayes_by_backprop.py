@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import optax
 
 from bayeslearn import noise
-from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import Falling, check_optimizer, make_optimizer
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -142,6 +142,15 @@ class BayesByBackprop(Falling):
     @property
     def falls(self) -> bool:
         return super().falls and not isinstance(self.optimizer, optax.GradientTransformation)
+
+    def stirrer(self) -> Algorithm | None:
+        """VOGN: its squares keep live weights narrow, and its steps are long where q is wide.
+
+        On the yacht data it finds 5 hidden units where this method keeps 2, 10 to 40 nats better.
+        """
+        from bayeslearn.algorithms.vogn import VOGN
+
+        return VOGN()
 
     def check(self, target: Target, params: PyTree) -> None:
         if self.kl == "closed-form" and self.q is None:
