@@ -139,10 +139,6 @@ class BayesByBackprop(Falling):
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
-    @property
-    def falls(self) -> bool:
-        return super().falls and not isinstance(self.optimizer, optax.GradientTransformation)
-
     def stirrer(self) -> Algorithm | None:
         """VOGN: its squares keep live weights narrow, and its steps are long where q is wide.
 

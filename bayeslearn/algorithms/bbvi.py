@@ -34,15 +34,16 @@ import jax.numpy as jnp
 import optax
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Algorithm, Schedule, hyper
 from bayeslearn.algorithms.gaussian import (
     COVARIANCES,
     START_SHRINK,
     checked_groups,
     frame_from,
+    step_share,
     to_family,
 )
-from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.algorithms.optimizers import Falling, check_optimizer, make_optimizer
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.geometry.frame import BlockFrame
@@ -84,15 +85,13 @@ def starting_units(std: PyTree, zeta: PyTree) -> PyTree:
     return {"mean": tree.double(std), "spread": tuple(map(rows, zeta["spread"]))}
 
 
-class BlackBoxVI(Algorithm):
+class BlackBoxVI(Falling):
     """Base of BBVI and NGBBVI: a Gaussian in coordinates free to move (abstract)."""
 
     needs_gradient: ClassVar[bool] = False
     takes_q: ClassVar[bool] = True
 
     learning_rate: float = hyper(0.01, "step size, in starting standard deviations", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
     num_draws: int = hyper(64, "draws of the weights per step", least=4)
     covariance: str = hyper("diagonal", "structure of q", choices=COVARIANCES)
     block: Any = hyper(
@@ -142,6 +141,10 @@ class BlackBoxVI(Algorithm):
             return score.to_frame(zeta, None)
         return score.to_frame(zeta, checked_groups(zeta["mean"], self.covariance, self.block))
 
+    def rate(self, zeta: PyTree) -> Schedule:
+        """The step size at each count, shortened to what the draws can tell."""
+        return self.schedule(step_share(tree.size(zeta["mean"]), self.num_draws, "score", True))
+
     def moved(self, state: BlackBoxState, step: PyTree, optimizer_state: Any) -> BlackBoxState:
         """zeta + step, and the average of the last zetas."""
         zeta = jax.tree.map(jnp.add, state.zeta, step)
@@ -168,12 +171,11 @@ class BBVI(BlackBoxVI):
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
 
-    def _optimizer(self) -> optax.GradientTransformation:
-        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
-        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+    def _optimizer(self, zeta: PyTree) -> optax.GradientTransformation:
+        return make_optimizer(self.optimizer, self.optimizer_options, self.rate(zeta))
 
     def first_optimizer_state(self, zeta: PyTree) -> Any:
-        return self._optimizer().init(zeta)
+        return self._optimizer(zeta).init(zeta)
 
     def step(
         self, key: Array, target: Target, state: BlackBoxState, batch: Batch | None
@@ -184,7 +186,7 @@ class BBVI(BlackBoxVI):
         weight = score.centred(told.h, score.squared_scores(frame, noise), self.baseline)
         gradient = score.to_zeta(frame, score.average(frame, noise, weight))
         downhill = jax.tree.map(lambda u, g: -u * g, state.unit, gradient)
-        updates, optimizer_state = self._optimizer().update(
+        updates, optimizer_state = self._optimizer(state.zeta).update(
             downhill, state.optimizer_state, state.zeta
         )
         step = jax.tree.map(lambda u, d: u * jnp.asarray(d, u.dtype), state.unit, updates)

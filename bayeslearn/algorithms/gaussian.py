@@ -8,8 +8,9 @@ Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), f
     share of draws the step is shortened by r / (r + k), k the largest block and r the rank of an
                    estimate from S draws (2 S of outer products, S of scores): of k dimensions
                    they have that much to say
-    trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], the mean step
-                   at most r standard deviations (root mean square over weights); r = 0.5
+    trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], a block's step
+                   being scaled as a whole; the mean step at most r standard deviations (root
+                   mean square over weights); r = 0.5
 
 `guards=False` gives the bare update of the paper.
 """
@@ -118,7 +119,7 @@ def hold_spectrum(
     The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r]. A retraction,
     which is exp(b) to second order, takes [-log(1 + r), log(1 + r)] (`EVEN`).
     """
-    held, smallest, largest = spectrum.clipped(low, high)
+    held, smallest, largest = spectrum.held(low, high)
     size = jnp.maximum(largest, -smallest)
     if not guards:
         return spectrum, jnp.zeros((), bool), size

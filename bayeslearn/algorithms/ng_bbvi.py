@@ -37,10 +37,9 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.base import Schedule, hyper
 from bayeslearn.algorithms.bbvi import BlackBoxState, BlackBoxVI
 from bayeslearn.algorithms.gaussian import RADIUS
-from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.errors import refuse
 from bayeslearn.geometry.frame import DiagonalFrame
 from bayeslearn.gradients import score
@@ -148,6 +147,9 @@ class NGBBVI(BlackBoxVI):
         zeros = jax.tree.map(jnp.zeros_like, zeta)
         return zeros, zeros
 
+    def rate(self, zeta: PyTree) -> Schedule:
+        return super().rate(zeta) if self.guards else self.schedule()
+
     def natural(self, frame: Any, noise: PyTree, weight: Array) -> Score:
         """The natural gradient in the frame, from draws Y."""
         gradient = score.average(frame, noise, weight)
@@ -170,7 +172,7 @@ class NGBBVI(BlackBoxVI):
         direction, *memory = adam(
             scaled, first, second, state.count + 1, self.beta1, self.beta2, self.epsilon
         )
-        rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
+        rate = self.rate(state.zeta)(state.count)
         step = jax.tree.map(lambda u, d: u * (rate * d).astype(u.dtype), state.unit, direction)
         clipped = jnp.zeros((), bool)
         if self.guards:

@@ -71,7 +71,8 @@ class Falling(Algorithm):
 
     @property
     def falls(self) -> bool:
-        return self.decay_steps is None and self.power != 0
+        is_made = isinstance(getattr(self, "optimizer", None), optax.GradientTransformation)
+        return self.decay_steps is None and self.power != 0 and not is_made
 
     def over(self, num_steps: int) -> Algorithm:
         if self.length > 0 or not self.falls:

@@ -56,20 +56,27 @@ class Spectrum(NamedTuple):
         values = jax.tree.map(lambda v: v + jnp.asarray(amount, v.dtype), self.values)
         return self._replace(values=values)
 
-    def clipped(self, low: float, high: float) -> tuple[Spectrum, Array, Array]:
-        """Eigenvalues held inside [low, high]; the smallest and the largest before that."""
+    def held(self, low: float, high: float) -> tuple[Spectrum, Array, Array]:
+        """Eigenvalues inside [low, high]; the smallest and the largest before that.
+
+        Those of a diagonal are clipped. A block is scaled as a whole: where its eigenvalues are
+        noise, clipped ones would still be steps of full length in random directions, from which a
+        spread of its own grows.
+        """
         eigenvalues = [v + self.shift.astype(v.dtype) for v in jax.tree.leaves(self.values)]
         ends = [(jnp.min(e), jnp.max(e)) for e in [*eigenvalues, self.shift]]
         smallest = jnp.min(jnp.stack([e[0].astype(jnp.float64) for e in ends]))
         largest = jnp.max(jnp.stack([e[1].astype(jnp.float64) for e in ends]))
+        if self.vectors is not None:
+            over = jnp.maximum(largest / high, smallest / low)
+            return self.scaled(1.0 / jnp.maximum(over, 1.0)), smallest, largest
         shift = jnp.clip(self.shift, low, high)
 
         def hold(v: Array) -> Array:
             held = jnp.clip(v + self.shift.astype(v.dtype), low, high)
             return held - shift.astype(v.dtype)
 
-        held = Spectrum(jax.tree.map(hold, self.values), self.vectors, shift)
-        return held, smallest, largest
+        return Spectrum(jax.tree.map(hold, self.values), None, shift), smallest, largest
 
 
 class Outer(NamedTuple):

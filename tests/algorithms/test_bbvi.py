@@ -47,7 +47,7 @@ def test_full_covariance_finds_the_posterior_itself():
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_step_is_the_score_gradient_in_units_of_the_start(x64, bound, covariance):
-    """With plain SGD: zeta + learning_rate unit^2 gradient."""
+    """With plain SGD: zeta + learning_rate S / (S + k) unit^2 gradient."""
     target, params, _ = bound
     algorithm = BBVI(covariance=covariance, optimizer="sgd", learning_rate=0.5, num_draws=8)
 
@@ -72,7 +72,8 @@ def test_step_is_the_score_gradient_in_units_of_the_start(x64, bound, covariance
         unit = np.asarray(state.unit["spread"][0])
         np.testing.assert_allclose(unit[2, 1], std[2] / 4, rtol=1e-12)
         assert np.all(np.diag(unit) == 1.0)
-    wanted = jax.tree.map(lambda z, u, g: z + 0.5 * u**2 * g, state.zeta, state.unit, gradient)
+    rate = 0.5 * 8 / (8 + 4)
+    wanted = jax.tree.map(lambda z, u, g: z + rate * u**2 * g, state.zeta, state.unit, gradient)
     for a, b in zip(jax.tree.leaves(new.zeta), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(elbo, mean_h, rtol=1e-12)
