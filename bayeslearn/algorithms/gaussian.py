@@ -5,9 +5,9 @@ Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), f
 
     warm start     the mean-field posterior of Bayes by Backprop: the Laplace approximation of a
                    network is hundreds of nats below it
-    share of draws the step is shortened by r / (r + k), k the largest block and r the rank of an
-                   estimate from S draws (2 S of outer products, S of scores): of k dimensions
-                   they have that much to say
+    share of draws the covariance's step is shortened by r / (r + k), k the largest block and r the
+                   rank of an estimate from S draws (2 S of outer products, S of scores): of k
+                   dimensions they have that much to say. With scores the mean's step is, too
     trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], a block's step
                    being scaled as a whole; the mean step at most r standard deviations (root
                    mean square over weights); r = 0.5
@@ -210,15 +210,19 @@ class GaussianVI(Falling):
         """Draws of a step: as told, or by the size of the largest block."""
         return self.num_draws or min(max(FEWEST, frame.size // 6), MOST)
 
+    def share(self, frame: Any) -> float:
+        """How much of a step its draws can tell."""
+        return step_share(frame.size, self.draws(frame), self.gradient, self.guards)
+
     def rate(self, state: GaussianState) -> Array:
-        """Step size at this count, shortened to what the draws can tell."""
-        size, num = state.frame.size, self.draws(state.frame)
-        return self.schedule(step_share(size, num, self.gradient, self.guards))(state.count)
+        """Step size at this count. Scores are as noisy for the mean as for the covariance."""
+        share = self.share(state.frame) if self.gradient == "score" else 1.0
+        return self.schedule(share)(state.count)
 
     def estimate(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None, **options: Any
     ) -> Whitened:
-        return estimate(
+        told = estimate(
             key,
             target,
             state.frame,
@@ -227,6 +231,9 @@ class GaussianVI(Falling):
             num_draws=self.draws(state.frame),
             **options,
         )
+        if self.gradient == "score":
+            return told
+        return told._replace(cov=told.cov.scaled(self.share(state.frame)))
 
     def approximation(
         self, target: Target, state: GaussianState, draws: PyTree | None = None

@@ -172,12 +172,11 @@ class NaturalGradient(GaussianVI):
         """In the momentum's place: the average of the last zetas, which is what is returned."""
         return score.from_frame(frame)
 
-    def rate(self, state: GaussianState) -> Array:
+    def share(self, frame: Any) -> float:
         """As for all Gaussians, but scores hear the noise of all weights, not of a block's."""
         if self.gradient != "score":
-            return super().rate(state)
-        size, num = tree.size(state.frame.mean), self.draws(state.frame)
-        return self.schedule(step_share(size, num, self.gradient, self.guards))(state.count)
+            return super().share(frame)
+        return step_share(tree.size(frame.mean), self.draws(frame), self.gradient, self.guards)
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if self.q is not None:
