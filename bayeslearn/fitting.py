@@ -478,7 +478,8 @@ def _infer(
     warm = None
     steps = algorithm.auto_steps if num_steps == "auto" else int(num_steps)
     if algorithm.tries_starts and len(starts) > 1 and num_steps != "auto":
-        steps += STIRRED_STEPS  # they come before the steps asked for
+        tried = sum(tried for tried, _ in ROUNDS)  # they come before the steps asked for
+        steps += tried if algorithm.stirrer() is None else STIRRED_STEPS
     if first is not None and algorithm.takes_q:
         warm = _Warm(first, target, 0.0)
     elif stream is None or stream.restarts:
@@ -574,7 +575,8 @@ def _best_start(
     A network's lower bound has many optima, which differ in the hidden units they use, and the
     first steps decide which one is found. All rounds run the same compiled steps.
     """
-    first_steps = algorithm.over(algorithm.auto_steps)
+    other = algorithm.stirrer()
+    first_steps = algorithm.over(num_steps if other is None else algorithm.auto_steps)
     done = 0
     settings = [setting.before(f"start {number}") for number in range(len(starts))]
     places: dict[int, _Warm | None] = dict.fromkeys(range(len(starts)))
@@ -607,11 +609,18 @@ def _best_start(
     found = places[best[0]]
     assert found is not None
     found = found._replace(compile_time=compile_time)
-    return _stirred(setting, algorithm, starts[best[0]], found, num_steps)
+    if other is None:
+        return found
+    return _stirred(setting, algorithm, other, starts[best[0]], found, num_steps)
 
 
 def _stirred(
-    setting: _Setting, algorithm: Algorithm, start: PyTree, found: _Warm, num_steps: int
+    setting: _Setting,
+    algorithm: Algorithm,
+    other: Algorithm,
+    start: PyTree,
+    found: _Warm,
+    num_steps: int,
 ) -> _Warm:
     """The best of what a start comes to and of places around it, after the first of its steps.
 
@@ -624,9 +633,8 @@ def _stirred(
     q = algorithm.approximation(run.target, run.state)
     compile_time = found.compile_time + run.compile_time
     settled = _Warm(q, run.target, 0.0)
-    places, other = [settled], algorithm.stirrer()
-    is_gaussian = setting.target.prior is not None and setting.target.prior.is_gaussian
-    if other is not None and (is_gaussian or not other.needs_gaussian_prior):
+    places, prior = [settled], setting.target.prior
+    if not other.needs_gaussian_prior or prior is None or prior.is_gaussian:
         for number in range(STIRRED):
             here = setting.before(f"stirred {number}")
             try:
@@ -922,7 +930,7 @@ def _optimise(
             why = "non-finite numbers"
         notes.append(
             f"The step size was halved {run.back_offs} time(s) after {why}; the run"
-            f" ended at {run.scale:.3g} of the learning rate asked for."
+            f" ended at {run.scale:g} of the learning rate asked for."
         )
     target = algorithm.settled(best.target, best.state)
     if setting.phase != MAIN:

@@ -75,7 +75,7 @@ def test_the_best_starts_go_on(told):
     assert set(second) == {name.removesuffix("0") + "1" for name in better}
 
 
-def seen_runs(problem, monkeypatch):
+def seen_runs(problem, monkeypatch, algorithm="bayes-by-backprop"):
     """(algorithm, warm, run) of every phase."""
     runs, optimise = {}, fitting._optimise
 
@@ -85,7 +85,7 @@ def seen_runs(problem, monkeypatch):
         return run
 
     monkeypatch.setattr(fitting, "_optimise", watch)
-    fit(problem, starts=STARTS)
+    fit(problem, algorithm, starts=STARTS)
     return runs
 
 
@@ -131,6 +131,21 @@ def test_from_there_steps_are_shorter(problem, told, monkeypatch):
     assert rates["main/stirred 0"] == {bl.VOGN().learning_rate}
     for phase in ("main/place 0", "main/place 2", "main"):
         assert rates[phase] == {rate * fitting.GENTLE}
+
+
+def test_a_q_of_ones_own_goes_on_from_its_best_start(problem, monkeypatch):
+    """It need not be a Gaussian, which is what the other method asks for."""
+    q = bl.BayesByBackprop(q=lambda params: bl.families.DiagonalGaussian(params, _tenths(params)))
+    runs = seen_runs(problem, monkeypatch, q)
+    tried = {name for name in runs if name.endswith(".1")}
+    assert len(tried) == 2
+    assert any(runs["main"][1].state is runs[name][2].state for name in tried)
+    assert runs["main"][2].stopped == "All 100 steps were done."
+    assert not any("settled" in name for name in runs)
+
+
+def _tenths(params):
+    return jax.tree.map(lambda leaf: 0.1 + 0 * leaf, params)
 
 
 def test_a_prior_that_the_other_method_refuses(problem, monkeypatch):
