@@ -76,7 +76,6 @@ STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((1000, 4), (1000, 1))  # steps from each start still tried, and how many are kept
 STIRRED = 4  # places that are tried around what the best start comes to
 STIRRED_STEPS = 1000  # of the other method, and then of the method itself before one is chosen
-GENTLE = 1 / 3  # of the learning rate, from there on
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
 ODD_SCALE = 1e4  # columns larger than this, or smaller than its inverse, are worth a warning
@@ -545,7 +544,6 @@ class _Warm(NamedTuple):
     compile_time: float
     state: Any = None  # of the method itself, to go on from
     done: int = 0  # steps of the method itself that led there
-    scale: float = 1.0  # of the learning rate, from there on
 
 
 def _warm_start(
@@ -625,8 +623,7 @@ def _stirred(
     """The best of what a start comes to and of places around it, after the first of its steps.
 
     Hidden units that mean field has given up stay so: nothing pulls at them any more. The noise of
-    another method (`Algorithm.stirrer`) wakes some of them, and shorter steps keep those awake
-    that are worth it.
+    another method (`Algorithm.stirrer`) wakes some of them, and those that are worth it stay awake.
     """
     steps = algorithm.auto_steps
     run = _optimise(setting.before("settled"), algorithm, start, found, steps, None, PATIENCE)
@@ -646,9 +643,9 @@ def _stirred(
             places.append(settled._replace(q=q, target=run.target))
     bounds, first_steps = [], algorithm.over(num_steps)
     for number, place in enumerate(places):
-        here, gentle = setting.before(f"place {number}"), place._replace(scale=GENTLE)
+        here = setting.before(f"place {number}")
         try:
-            bounds.append(_tried(here, first_steps, start, gentle, STIRRED_STEPS))
+            bounds.append(_tried(here, first_steps, start, place, STIRRED_STEPS))
         except DivergenceError:
             if number == 0:
                 raise
@@ -664,8 +661,7 @@ def _tried(
     run = _optimise(setting, algorithm, start, place, num_steps, eval_every, None)
     q = algorithm.approximation(run.target, run.state)
     bound = _fresh_bound(setting, algorithm, run.target, run.state)
-    scale = 1.0 if place is None else place.scale
-    return bound, _Warm(q, run.target, run.compile_time, run.state, num_steps, scale)
+    return bound, _Warm(q, run.target, run.compile_time, run.state, num_steps)
 
 
 def _begin(
@@ -797,7 +793,6 @@ def _optimise(
         state = begin()
         _check_finite_start(base, state, start)
         run = Course(state, base, patience, num_steps)
-        run.scale = 1.0 if warm is None else warm.scale
         run.stopped = f"All {num_steps} steps were done."
     else:
         place = None if layout is None else layout.put_state

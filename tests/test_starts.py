@@ -103,34 +103,13 @@ def test_the_best_is_brought_to_rest_and_stirred(problem, told, monkeypatch):
     assert places == {"main/place 0", "main/place 1", "main/place 2"}
     assert len({bounds[name] for name in places}) == 3
     assert runs["main"][1].state is runs[max(places, key=bounds.get)][2].state
+    assert runs["main"][1].state.unit is not None  # from there steps are in standard deviations
+    assert settled[1].state.unit is None
 
 
 def same(one, other):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_from_there_steps_are_shorter(problem, told, monkeypatch):
-    rates, now = {}, []
-    advance, optimise = fitting._advance, fitting._optimise
-
-    def watch(algorithm, **options):
-        if options["count"]:  # none: that call compiles
-            rates.setdefault(now[-1], set()).add(float(getattr(algorithm, "learning_rate", 0.0)))
-        return advance(algorithm, **options)
-
-    def named(setting, *arguments, **options):
-        now.append(setting.phase)
-        return optimise(setting, *arguments, **options)
-
-    monkeypatch.setattr(fitting, "_advance", watch)
-    monkeypatch.setattr(fitting, "_optimise", named)
-    fit(problem, starts=STARTS)
-    rate = bl.BayesByBackprop().learning_rate
-    assert rates["main/settled"] == {rate}
-    assert rates["main/stirred 0"] == {bl.VOGN().learning_rate}
-    for phase in ("main/place 0", "main/place 2", "main"):
-        assert rates[phase] == {rate * fitting.GENTLE}
 
 
 def test_a_q_of_ones_own_goes_on_from_its_best_start(problem, monkeypatch):

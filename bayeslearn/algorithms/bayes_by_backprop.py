@@ -17,6 +17,10 @@ complexity cost is then the closed form. See `gradients.local`.
 A minibatch i of M carries the share pi_i of the complexity cost, sum_i pi_i = 1: 1/M
 ("uniform") or 2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9).
 
+From a start that is a q the optimiser works on the mean in units of standard deviations (`UNIT`):
+steps as long for all weights would be longer than the spread of those that are known well, and
+lose hidden units.
+
 Differs from the survey: rho moves by its own gradient (errata 42), and f is minimised.
 """
 
@@ -44,6 +48,7 @@ from bayeslearn.priors import check_gaussian
 from bayeslearn.tree import Array, PyTree
 
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
+UNIT = 10.0  # standard deviations of a q that is the start: a step of 1 for its mean
 
 
 class BayesByBackpropState(NamedTuple):
@@ -51,6 +56,7 @@ class BayesByBackpropState(NamedTuple):
     average: PyTree  # of the last zetas: what is returned, without the noise of single steps
     optimizer_state: Any
     count: Array  # type: ignore[assignment]
+    unit: PyTree | None = None  # like zeta: what a step of 1 means, from a start that is a q
 
 
 class BayesByBackpropInfo(NamedTuple):
@@ -167,14 +173,14 @@ class BayesByBackprop(Falling):
     def init_from(self, key: Array, target: Target, q: Any) -> BayesByBackpropState:
         if self.q is not None or not hasattr(q, "to_prior"):
             return self.init(key, target, q.mean)
-        prec = q.to_prior().broadcast(q.mean)[1]
-        rho = jax.tree.map(lambda p: softplus_inverse(1.0 / jnp.sqrt(p)), prec)
-        return self._begin({"mean": q.mean, "rho": rho})
+        std = jax.tree.map(lambda p: 1.0 / jnp.sqrt(p), q.to_prior().broadcast(q.mean)[1])
+        zeta = {"mean": q.mean, "rho": jax.tree.map(softplus_inverse, std)}
+        wide, ones = jax.tree.map(lambda s: UNIT * s, std), jax.tree.map(jnp.ones_like, std)
+        return self._begin(zeta, {"mean": wide, "rho": ones})
 
-    def _begin(self, zeta: PyTree) -> BayesByBackpropState:
-        return BayesByBackpropState(
-            zeta, zeta, self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
-        )
+    def _begin(self, zeta: PyTree, unit: PyTree | None = None) -> BayesByBackpropState:
+        optimizer_state, count = self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
+        return BayesByBackpropState(zeta, zeta, optimizer_state, count, unit)
 
     def family(self, zeta: PyTree) -> Any:
         """q(w | zeta)."""
@@ -204,12 +210,17 @@ class BayesByBackprop(Falling):
             return (share * kl - log_likelihood) / target.num_data, info
 
         gradient, info = self._averaged(key_draws, target, state.zeta, batch, cost, rewritten)
+        if state.unit is not None:
+            gradient = jax.tree.map(jnp.multiply, state.unit, gradient)
         updates, optimizer_state = self._optimizer().update(
             gradient, state.optimizer_state, state.zeta
         )
+        if state.unit is not None:
+            updates = jax.tree.map(jnp.multiply, state.unit, updates)
         zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
         average = averaged(state.average, zeta, state.count)
-        return BayesByBackpropState(zeta, average, optimizer_state, state.count + 1), info
+        count = state.count + 1
+        return BayesByBackpropState(zeta, average, optimizer_state, count, state.unit), info
 
     def _averaged(
         self,

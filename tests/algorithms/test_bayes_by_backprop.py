@@ -66,6 +66,23 @@ def test_single_draw_gradients_are_the_papers(bound, state):
     np.testing.assert_allclose(info.elbo, -info.nll - info.kl, rtol=1e-12)
 
 
+def test_from_a_q_the_mean_moves_in_its_standard_deviations(bound, state):
+    """The same step in coordinates in which ten standard deviations are 1."""
+    target, _, _ = bound
+    algorithm, key = plain(), jax.random.key(7)
+    q = algorithm.family(state.zeta)
+    begun = jax.jit(algorithm.init_from)(jax.random.key(1), target, q)
+    np.testing.assert_allclose(tree.ravel(begun.zeta), tree.ravel(state.zeta), rtol=1e-9)
+    moved, _ = STEP(algorithm, key, target, begun, target.data)
+    same, _ = STEP(algorithm, key, target, begun._replace(unit=None), target.data)
+    for name, unit in (("mean", 10 * tree.ravel(q.std)), ("rho", 1.0)):
+        long, short = (
+            tree.ravel(s.zeta[name]) - tree.ravel(begun.zeta[name]) for s in (moved, same)
+        )
+        np.testing.assert_allclose(long, unit**2 * short, rtol=1e-6, atol=1e-12)
+    assert moved.unit is not None
+
+
 def test_mirrored_draws_make_the_mean_gradient_exact_on_a_quadratic(bound, state):
     target, params, problem = bound
     found, _ = one_step(plain(num_draws=2), target, params, state.zeta, jax.random.key(5))
