@@ -55,13 +55,13 @@ def told(problem):
     return posterior, told
 
 
-def leaves(posterior):
-    return jax.tree.leaves(posterior.family)
+def same(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def assert_same(one, other):
-    for a, b in zip(leaves(one), leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+    same(one.family, other.family)
     assert one.elbo == other.elbo
 
 
@@ -105,11 +105,6 @@ def test_the_best_is_brought_to_rest_and_stirred(problem, told, monkeypatch):
     assert runs["main"][1].state is runs[max(places, key=bounds.get)][2].state
     assert runs["main"][1].state.unit is not None  # from there steps are in standard deviations
     assert settled[1].state.unit is None
-
-
-def same(one, other):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_a_q_of_ones_own_goes_on_from_its_best_start(problem, monkeypatch):

@@ -56,7 +56,7 @@ class BayesByBackpropState(NamedTuple):
     average: PyTree  # of the last zetas: what is returned, without the noise of single steps
     optimizer_state: Any
     count: Array  # type: ignore[assignment]
-    unit: PyTree | None = None  # like zeta: what a step of 1 means, from a start that is a q
+    unit: PyTree | None = None  # like the mean: what a step of 1 is, from a start that is a q
 
 
 class BayesByBackpropInfo(NamedTuple):
@@ -100,6 +100,13 @@ def batch_share(schedule: str, count: Array, num_batches: Array) -> Array:
     i = (count % num_batches.astype(count.dtype) + 1).astype(jnp.float64)
     # 2^(M-i) / (2^M - 1) = 2^-i / (1 - 2^-M), which does not overflow
     return num_batches * jnp.exp2(-i) / -jnp.expm1(-num_batches * jnp.log(2.0))
+
+
+def in_units(values: PyTree, unit: PyTree | None) -> PyTree:
+    """Something like zeta, its mean times what a step of 1 is."""
+    if unit is None:
+        return values
+    return values | {"mean": jax.tree.map(jnp.multiply, unit, values["mean"])}
 
 
 class BayesByBackprop(Falling):
@@ -175,8 +182,7 @@ class BayesByBackprop(Falling):
             return self.init(key, target, q.mean)
         std = jax.tree.map(lambda p: 1.0 / jnp.sqrt(p), q.to_prior().broadcast(q.mean)[1])
         zeta = {"mean": q.mean, "rho": jax.tree.map(softplus_inverse, std)}
-        wide, ones = jax.tree.map(lambda s: UNIT * s, std), jax.tree.map(jnp.ones_like, std)
-        return self._begin(zeta, {"mean": wide, "rho": ones})
+        return self._begin(zeta, jax.tree.map(lambda s: UNIT * s, std))
 
     def _begin(self, zeta: PyTree, unit: PyTree | None = None) -> BayesByBackpropState:
         optimizer_state, count = self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
@@ -210,13 +216,10 @@ class BayesByBackprop(Falling):
             return (share * kl - log_likelihood) / target.num_data, info
 
         gradient, info = self._averaged(key_draws, target, state.zeta, batch, cost, rewritten)
-        if state.unit is not None:
-            gradient = jax.tree.map(jnp.multiply, state.unit, gradient)
         updates, optimizer_state = self._optimizer().update(
-            gradient, state.optimizer_state, state.zeta
+            in_units(gradient, state.unit), state.optimizer_state, state.zeta
         )
-        if state.unit is not None:
-            updates = jax.tree.map(jnp.multiply, state.unit, updates)
+        updates = in_units(updates, state.unit)
         zeta = jax.tree.map(lambda z, u: z + jnp.asarray(u, z.dtype), state.zeta, updates)
         average = averaged(state.average, zeta, state.count)
         count = state.count + 1
