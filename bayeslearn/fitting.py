@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import time
@@ -74,7 +75,8 @@ CHEAP = 1.5e6  # rows times weights
 CHUNK_BYTES = 64e6
 STARTS = 8  # initialisations that are tried where none is given
 ROUNDS = ((1000, 4), (1000, 1))  # steps from each start still tried, and how many are kept
-STIRRED = 4  # places that are tried around what the best start comes to
+STIRRED = (4, 2, 2, 2)  # places tried around what the best start comes to, then around the best
+WORTH = 0.01  # nats for each weight that a place must be better by, to be stirred in its turn
 STIRRED_STEPS = 1000  # of the other method, and then of the method itself before one is chosen
 MOST_WEIGHTS = 10_000  # of a network whose starts are tried unasked
 MAX_BACK_OFFS = 10  # without calm in between, before a run is given up
@@ -624,33 +626,35 @@ def _stirred(
 
     Hidden units that mean field has given up stay so: nothing pulls at them any more. The noise of
     another method (`Algorithm.stirrer`) wakes some of them, and those that are worth it stay awake.
+    From a place that is much better it is done again: there is often more to be found.
     """
-    steps = algorithm.auto_steps
+    steps, first_steps = algorithm.auto_steps, algorithm.over(num_steps)
     run = _optimise(setting.before("settled"), algorithm, start, found, steps, None, PATIENCE)
-    q = algorithm.approximation(run.target, run.state)
-    compile_time = found.compile_time + run.compile_time
-    settled = _Warm(q, run.target, 0.0)
-    places, prior = [settled], setting.target.prior
-    if not other.needs_gaussian_prior or prior is None or prior.is_gaussian:
-        for number in range(STIRRED):
+    place = _Warm(algorithm.approximation(run.target, run.state), run.target, 0.0)
+    bound, best = _tried(setting.before("place 0"), first_steps, start, place, STIRRED_STEPS)
+    compile_time = found.compile_time + run.compile_time + best.compile_time
+    worth = max(1.0, WORTH * tree.size(start))
+    prior, numbers = setting.target.prior, itertools.count(1)
+    may_stir = not other.needs_gaussian_prior or prior is None or prior.is_gaussian
+    for tries in STIRRED if may_stir else ():
+        before = bound
+        for number in itertools.islice(numbers, tries):
             here = setting.before(f"stirred {number}")
             try:
-                run = _optimise(here, other, start, settled, STIRRED_STEPS, None, None)
+                run = _optimise(here, other, start, place, STIRRED_STEPS, None, None)
+                compile_time += run.compile_time
+                moved = _Warm(other.approximation(run.target, run.state), run.target, 0.0)
+                here = setting.before(f"place {number}")
+                now, tried = _tried(here, first_steps, start, moved, STIRRED_STEPS)
             except DivergenceError:
                 continue
-            compile_time += run.compile_time
-            q = other.approximation(run.target, run.state)
-            places.append(settled._replace(q=q, target=run.target))
-    bounds, first_steps = [], algorithm.over(num_steps)
-    for number, place in enumerate(places):
-        here = setting.before(f"place {number}")
-        try:
-            bounds.append(_tried(here, first_steps, start, place, STIRRED_STEPS))
-        except DivergenceError:
-            if number == 0:
-                raise
-    _, best = max(bounds, key=lambda pair: pair[0] if math.isfinite(pair[0]) else -math.inf)
-    return best._replace(compile_time=compile_time + sum(one.compile_time for _, one in bounds))
+            compile_time += tried.compile_time
+            if now > bound or math.isnan(bound):
+                bound, best = now, tried
+        if not bound > before + worth:
+            break
+        place = _Warm(best.q, best.target, 0.0)
+    return best._replace(compile_time=compile_time)
 
 
 def _tried(

@@ -61,9 +61,25 @@ def test_scikit_learn_checks_of_map(cls):
     passes_all_checks(cls(hidden=(8,), method="map", num_steps=400))
 
 
+def passes_checks_by_method(estimator):
+    done = set()
+    for given, check in estimator_checks_generator(estimator):
+        check_name = check.func.__name__ if hasattr(check.func, "__name__") else ""
+        if check_name in BY_METHOD - done:
+            check(given)
+            done.add(check_name)
+    assert len(done) == len(BY_METHOD) - 1  # one is for the other kind
+
+
+@pytest.mark.parametrize("cls", KINDS)
+def test_scikit_learn_checks_by_method_of_vogn(cls):
+    # As wide as above, so that its warm start is compiled already.
+    passes_checks_by_method(cls(hidden=(8,), method=bl.VOGN(num_draws=1), num_steps=300))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", KINDS)
 def test_scikit_learn_checks_of_vogn(cls):
-    # As wide as above, so that its warm start is compiled already.
     passes_all_checks(cls(hidden=(8,), method=bl.VOGN(num_draws=1), num_steps=300))
 
 
@@ -78,14 +94,7 @@ def test_scikit_learn_checks_of_the_exact_posterior():
 def test_scikit_learn_checks_of(name):
     steps = "auto" if bl.ALGORITHMS[name].is_sampler else 300
     cls = KINDS[OTHERS.index(name) % 2]
-    estimator = cls(hidden=(5,), method=problems.quick(name), num_steps=steps)
-    done = set()
-    for given, check in estimator_checks_generator(estimator):
-        check_name = check.func.__name__ if hasattr(check.func, "__name__") else ""
-        if check_name in BY_METHOD - done:
-            check(given)
-            done.add(check_name)
-    assert len(done) == len(BY_METHOD) - 1  # one is for the other kind
+    passes_checks_by_method(cls(hidden=(5,), method=problems.quick(name), num_steps=steps))
 
 
 @pytest.fixture(scope="module")

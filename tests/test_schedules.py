@@ -66,7 +66,9 @@ def test_a_share_shortens_steps_and_stretches_time():
     np.testing.assert_allclose(float(monro.schedule(0.25)(jnp.asarray(40))), 0.125)
     assert step_share(96, 16, "reparam", True) == 0.25  # outer products of 16 draws: rank 32
     assert step_share(48, 16, "score", True) == 0.25
-    assert step_share(96, 16, "reparam", False) == 1.0
+    assert step_share(96, 1, "hessian", True) == 0.125
+    for gradient in ("reparam", "score", "hessian"):
+        assert step_share(96, 16, gradient, False) == 1.0
 
 
 def test_the_largest_block_says_how_many_draws():

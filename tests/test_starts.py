@@ -21,7 +21,8 @@ class Cut(BaseException):
 def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "ROUNDS", ((100, 2), (50, 1)))
-        patch.setattr(fitting, "STIRRED", 2)
+        patch.setattr(fitting, "STIRRED", (2, 1))
+        patch.setattr(fitting, "WORTH", 1e9)  # one turn, unless a test says otherwise
         patch.setattr(fitting, "STIRRED_STEPS", 60)
         patch.setattr(bl.MAP, "auto_steps", 200)
         patch.setattr(bl.BayesByBackprop, "auto_steps", 200)
@@ -95,7 +96,7 @@ def test_the_best_is_brought_to_rest_and_stirred(problem, told, monkeypatch):
     best = max((name for name in bounds if name.endswith(".1")), key=bounds.get)
     settled = runs["main/settled"]
     assert settled[1].state is runs[best][2].state
-    for number in range(2):
+    for number in (1, 2):
         other, warm, _ = runs[f"main/stirred {number}"]
         assert isinstance(other, bl.VOGN)
         same(warm.q.mean, settled[0].approximation(settled[2].target, settled[2].state).mean)
@@ -105,6 +106,20 @@ def test_the_best_is_brought_to_rest_and_stirred(problem, told, monkeypatch):
     assert runs["main"][1].state is runs[max(places, key=bounds.get)][2].state
     assert runs["main"][1].state.unit is not None  # from there steps are in standard deviations
     assert settled[1].state.unit is None
+
+
+@pytest.mark.parametrize("gain", [100.0, 0.4])
+def test_a_place_that_is_much_better_is_stirred_in_its_turn(problem, monkeypatch, gain):
+    monkeypatch.setattr(fitting, "WORTH", 0.0)  # 1 nat is then enough
+    bounds = iter(gain * number for number in range(100))
+    monkeypatch.setattr(fitting, "_fresh_bound", lambda *arguments: next(bounds))
+    runs = seen_runs(problem, monkeypatch)
+    if gain < 1:
+        assert "main/stirred 3" not in runs
+        return
+    algorithm, _, run = runs["main/place 2"]
+    same(runs["main/stirred 3"][1].q, algorithm.approximation(run.target, run.state))
+    assert runs["main"][1].state is runs["main/place 3"][2].state
 
 
 def test_a_q_of_ones_own_goes_on_from_its_best_start(problem, monkeypatch):
@@ -230,7 +245,7 @@ def test_starts_that_cannot_be_tried_are_refused(problem):
 def test_a_start_that_fails_is_passed_over(problem, told, monkeypatch):
     """The others are tried; where none is left, the failure is told."""
     optimise = fitting._optimise
-    failing = {"main/start 0.0", "main/stirred 0", "main/place 1"}
+    failing = {"main/start 0.0", "main/stirred 1", "main/place 2"}
 
     def fail(setting, *arguments, **options):
         if setting.phase in failing:

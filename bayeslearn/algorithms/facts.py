@@ -43,7 +43,7 @@ FACTS: dict[str, Facts] = {
         "diagonal or block Gaussian", "64 densities", "k; blocks^2", "the same, in fewer steps"
     ),
     "ngvi": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, up to a thousand"),
-    "von": Facts(_ANY, "8 Hessians; up to k^3 if full", "k^2", "exact curvature, few weights"),
+    "von": Facts(_ANY, "2 Hessians; up to k^3 if full", "k^2", "exact curvature, few weights"),
     "vadam": Facts("diagonal Gaussian", "8 gradients", "k", "large networks, at Adam's cost"),
     "vogn": Facts(
         "diagonal Gaussian", "4 passes of per-example gradients", "k", "large data in minibatches"

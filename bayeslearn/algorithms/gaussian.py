@@ -7,7 +7,9 @@ Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), f
                    network is hundreds of nats below it
     share of draws the covariance's step is shortened by r / (r + k), k the largest block and r the
                    rank of an estimate from S draws (2 S of outer products, S of scores): of k
-                   dimensions they have that much to say. With scores the mean's step is, too
+                   dimensions they have that much to say. With scores the mean's step is, too.
+                   By S / (S + 7) where S curvatures are its gradient: they have full rank, but
+                   those of two draws of a network have little in common
     trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], a block's step
                    being scaled as a whole; the mean step at most r standard deviations (root
                    mean square over weights); r = 0.5
@@ -40,6 +42,7 @@ GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
 EVEN = (-math.log1p(RADIUS), math.log1p(RADIUS))
 FEWEST, MOST = 16, 64  # draws of a step, where none are asked for
+CAUTION = 7  # of a step by S curvatures S / (S + 7) is taken
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 
 
@@ -103,9 +106,18 @@ def to_family(frame: Any, covariance: str) -> Any:
     return BlockGaussian(frame.mean, frame.factors, frame.groups)
 
 
+def draws_for(size: int) -> int:
+    """Draws of a step for blocks of that size, where none are asked for."""
+    return min(max(FEWEST, size // 6), MOST)
+
+
 def step_share(size: int, num_draws: int, gradient: str, guards: bool) -> float:
-    """r / (r + k) for sampled covariance gradients, 1 for curvature and without guards."""
-    if not guards or gradient not in GRADIENTS or size == 1:
+    """How much of a covariance step S draws can tell: r / (r + k), or S / (S + 7) of curvature."""
+    if not guards:
+        return 1.0
+    if gradient not in GRADIENTS:
+        return num_draws / (num_draws + CAUTION)
+    if size == 1:
         return 1.0
     rank = num_draws if gradient == "score" else 2 * num_draws
     return rank / (rank + size)
@@ -208,10 +220,9 @@ class GaussianVI(Falling):
 
     def draws(self, frame: Any) -> int:
         """Draws of a step: as told, or by the size of the largest block."""
-        return self.num_draws or min(max(FEWEST, frame.size // 6), MOST)
+        return self.num_draws or draws_for(frame.size)
 
     def share(self, frame: Any) -> float:
-        """How much of a step its draws can tell."""
         return step_share(frame.size, self.draws(frame), self.gradient, self.guards)
 
     def rate(self, state: GaussianState) -> Array:
@@ -222,13 +233,17 @@ class GaussianVI(Falling):
     def estimate(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None, **options: Any
     ) -> Whitened:
+        draws = self.draws(state.frame)
+        if self.gradient not in GRADIENTS:
+            options["num_curvatures"] = draws
+            draws = max(draws, draws_for(state.frame.size))
         told = estimate(
             key,
             target,
             state.frame,
             batch,
             gradient=self.gradient,
-            num_draws=self.draws(state.frame),
+            num_draws=draws,
             **options,
         )
         if self.gradient == "score":

@@ -6,8 +6,9 @@
 
 which is NGVI with the covariance's gradient by Price's theorem, grad_cov = (prec - N H - lambda I)
 / 2: in the frame B = beta (C^T (N H + lambda I) C - I). The gradient is taken at theta as a whole,
-prior included; its expectation is the same. `gradient` may also name a Gauss-Newton matrix, which
-is never indefinite.
+prior included; its expectation is the same. It costs little beside a Hessian, and is averaged over
+more draws (as many as in NGVI). `gradient` may also name a Gauss-Newton matrix, which is never
+indefinite.
 
 Differs from the survey: the standard deviation is 1 / sqrt(N (s + lambda/N)) (errata 70).
 """
@@ -30,10 +31,11 @@ class VON(GaussianVI):
 
     name: ClassVar[str] = "von"
     title: ClassVar[str] = "variational online Newton, exact Hessians"
-    auto_steps: ClassVar[int] = 500
+    auto_steps: ClassVar[int] = 2500
 
-    learning_rate: float = hyper(0.04, "share of the natural step that is taken", above=0)
-    num_draws: int | None = hyper(8, "draws of the weights per step", least=1)
+    num_draws: int | None = hyper(
+        2, "draws of the weights per step whose Hessian is taken", least=1
+    )
     gradient: str = hyper("hessian", "curvature: hessian, gauss-newton; diagonal also others")
 
     def step(

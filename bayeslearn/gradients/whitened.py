@@ -53,16 +53,17 @@ def estimate(
     *,
     gradient: str,
     num_draws: int,
+    num_curvatures: int | None = None,
     form: str = "h",
     baseline: str = "leave-one-out",
 ) -> Whitened:
-    """The estimator of that name."""
+    """The estimator of that name; curvature is computed at `num_curvatures` of the draws."""
     noise = frame.noise(key, num_draws)
     if gradient == "score":
         return score(target, frame, batch, noise, form, baseline)
     if gradient == "reparam":
         return reparam(target, frame, batch, noise)
-    return by_curvature(key, target, frame, batch, noise, gradient)
+    return by_curvature(key, target, frame, batch, noise, gradient, num_curvatures or num_draws)
 
 
 def log_density(frame: Any, noise: PyTree) -> Array:
@@ -108,9 +109,15 @@ def reparam(target: Target, frame: Any, batch: Batch | None, noise: PyTree) -> W
 
 
 def by_curvature(
-    key: Array, target: Target, frame: Any, batch: Batch | None, noise: PyTree, kind: str
+    key: Array,
+    target: Target,
+    frame: Any,
+    batch: Batch | None,
+    noise: PyTree,
+    kind: str,
+    num: int,
 ) -> Whitened:
-    """Gradients and Hessians (or Gauss-Newton matrices) of the model."""
+    """Gradients of the model, and at the first `num` draws Hessians (or Gauss-Newton matrices)."""
     pulled, elbo, nll = _pulled_gradients(target, frame, batch, noise)
     mean = jax.tree.map(lambda w: jnp.mean(w, axis=0), pulled)
 
@@ -121,7 +128,7 @@ def by_curvature(
         return curvature.diagonal(key, target, params, batch, kind)
 
     # Summed as they come and pulled into the frame once: C is the same for all draws.
-    num = len(jax.tree.leaves(noise)[0])
+    noise = jax.tree.map(lambda e: e[:num], noise)
     shapes = jax.eval_shape(of, jax.tree.map(lambda e: e[0], noise))
     sums, _ = jax.lax.scan(
         lambda sums, e: (jax.tree.map(jnp.add, sums, of(e)), None),

@@ -89,6 +89,19 @@ def test_von_is_ngvi_with_the_hessian(problem):
     np.testing.assert_allclose(states[0].frame.factors[0], states[1].frame.factors[0], atol=1e-12)
 
 
+def test_vons_mean_hears_more_draws_than_have_a_hessian():
+    rng = np.random.default_rng(0)
+    model = bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(), dtype="float64")
+    target, params = model.bind((rng.normal(size=(9, 1)), rng.normal(size=9)), jax.random.key(0))
+    state = bl.VON().init(jax.random.key(1), target, params)
+    told = [
+        bl.VON(num_draws=num, guards=False).estimate(jax.random.key(2), target, state, target.data)
+        for num in (1, 2)
+    ]
+    np.testing.assert_array_equal(told[0].mean, told[1].mean)
+    assert np.abs(state.frame.dense(told[0].cov)[0] - state.frame.dense(told[1].cov)[0]).max() > 0.1
+
+
 def test_von_in_its_papers_form(problem):
     """S <- (1 - beta) S + beta H, mean <- mean - beta (S + l I)^-1 (g + l mean), exact g and H."""
     rows, lam, beta = len(problem.y), 0.5, 0.3

@@ -35,6 +35,21 @@ def test_hessian_gauss_newton_and_exact_precision_agree_on_a_linear_model():
         np.testing.assert_allclose(tree.ravel(diagonal), np.diag(problem.prec), rtol=1e-9)
 
 
+@pytest.mark.parametrize("turns", [1, 3, 13])
+def test_a_hessian_in_turns_is_the_whole(turns, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(7, 2)), rng.normal(size=7)
+    target, params = bound(bl.likelihoods.Gaussian(noise_scale=0.5), x, y)
+    vector, unravel = tree.ravel(params), tree.unraveler(params)
+    assert len(vector) == 13  # 3 turns of 5 have two rows to spare
+    monkeypatch.setitem(curvature.MOST_AT_ONCE, "cpu", 7 * 13 * -(-13 // turns))
+    (found,) = curvature.blocks(
+        jax.random.key(0), target, params, None, whole_group(params), "hessian"
+    )
+    whole = jax.hessian(lambda v: -target.log_joint(unravel(v), None))(vector)
+    np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("likelihood", [bl.likelihoods.Bernoulli(), bl.likelihoods.Categorical(3)])
 def test_gauss_newton_is_jacobian_output_curvature_jacobian(likelihood):
     rng = np.random.default_rng(0)
