@@ -40,7 +40,7 @@ def algorithms() -> dict[str, bl.Algorithm]:
         "mgvb": bl.MGVB(**draws),
         "qbvi": bl.QBVI(**draws),
         "ngvi": bl.NGVI(**draws),
-        "von-8-draws": bl.VON(),
+        "von-8-draws": bl.VON(num_draws=8),
     }
 
 
