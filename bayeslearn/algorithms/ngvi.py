@@ -34,6 +34,9 @@ from bayeslearn.geometry.frame import Symmetric
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
+# A precision's step meets the trust region sooner than a covariance's of the same length.
+RATE = 0.08
+
 
 def natural_step(
     frame: Any,
@@ -60,6 +63,7 @@ class NGVI(GaussianVI):
     name: ClassVar[str] = "ngvi"
     title: ClassVar[str] = "natural-gradient VI"
 
+    learning_rate: float = hyper(RATE, "share of the natural step that is taken", above=0)
     mean_step: str = hyper(
         "new", "covariance in the mean's step: new (exact) or old", choices=("new", "old")
     )

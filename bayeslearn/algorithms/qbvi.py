@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState, GaussianVI
-from bayeslearn.algorithms.ngvi import natural_step
+from bayeslearn.algorithms.ngvi import RATE, natural_step
 from bayeslearn.model import Batch, Target
 from bayeslearn.tree import Array, PyTree
 
@@ -42,6 +42,7 @@ class QBVI(GaussianVI):
     name: ClassVar[str] = "qbvi"
     title: ClassVar[str] = "quasi black-box VI"
 
+    learning_rate: float = hyper(RATE, "share of the natural step that is taken", above=0)
     form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
     baseline: str = hyper(
         "leave-one-out", "control variate of the score", choices=("leave-one-out", "none")
