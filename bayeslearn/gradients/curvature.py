@@ -15,7 +15,6 @@ set plus the prior's precision, so that it can be compared with a precision matr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -98,14 +97,11 @@ def _hessian(function: Callable[[Array], Array], vector: Array, num_rows: int) -
     """Its rows, as many at a time as the device's nearest memory holds."""
     gradient, size = jax.grad(function), len(vector)
     most = MOST_AT_ONCE.get(jax.default_backend(), DEFAULT_MOST_AT_ONCE)
-    turns = math.ceil(size / max(1, most // (size * num_rows)))
-    # Turns of equal length, so that one is compiled; the last is filled with zeros.
-    each = math.ceil(size / turns)
-    directions = jnp.eye(turns * each, size, dtype=vector.dtype).reshape(turns, each, size)
-    product = jax.vmap(lambda d: jax.jvp(gradient, (vector,), (d,))[1])
-    if turns == 1:
-        return product(directions[0])
-    return jax.lax.map(product, directions).reshape(-1, size)[:size]
+    return jax.lax.map(
+        lambda direction: jax.jvp(gradient, (vector,), (direction,))[1],
+        jnp.eye(size, dtype=vector.dtype),
+        batch_size=min(size, max(1, most // (size * num_rows))),
+    )
 
 
 def output_factor(target: Target, outputs: Array, own: PyTree, y: Array) -> Array:
