@@ -35,13 +35,19 @@ _ALGORITHMS = (
     "Vadam",
 )
 _HOMES = {
-    "fit": "bayeslearn.fitting",
-    "resume": "bayeslearn.fitting",
-    "Model": "bayeslearn.model",
-    "Target": "bayeslearn.model",
-    "Posterior": "bayeslearn.posterior",
-    "MixingWarning": "bayeslearn.posterior",
-    "Predictive": "bayeslearn.predictive",
+    "fit": "bayeslearn.inference.api",
+    "resume": "bayeslearn.inference.api",
+    "Checkpoint": "bayeslearn.inference.options",
+    "Devices": "bayeslearn.inference.options",
+    "FitEvent": "bayeslearn.inference.options",
+    "FitOptions": "bayeslearn.inference.options",
+    "MultiStart": "bayeslearn.inference.multistart",
+    "Phase": "bayeslearn.inference.options",
+    "Model": "bayeslearn.models.model",
+    "Target": "bayeslearn.models.target",
+    "Posterior": "bayeslearn.results.posterior",
+    "MixingWarning": "bayeslearn.results.posterior",
+    "Predictive": "bayeslearn.results.predictive",
     "ALGORITHMS": "bayeslearn.algorithms",
     "Algorithm": "bayeslearn.algorithms",
     "ArgumentError": "bayeslearn.errors",
@@ -53,26 +59,28 @@ _HOMES = {
     "DivergenceError": "bayeslearn.errors",
     "Interrupted": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
-    "load": "bayeslearn.storage",
-    "BayesianNNClassifier": "bayeslearn.estimators",
-    "BayesianNNRegressor": "bayeslearn.estimators",
-    "Comparison": "bayeslearn.comparison",
-    "compare": "bayeslearn.comparison",
+    "load": "bayeslearn.results.posterior",
+    "BayesianNNClassifier": "bayeslearn.tabular.classifier",
+    "BayesianNNRegressor": "bayeslearn.tabular.regressor",
+    "Comparison": "bayeslearn.tabular.compare.result",
+    "compare": "bayeslearn.tabular.compare.api",
     **{name: "bayeslearn.algorithms" for name in _ALGORITHMS},
 }
-_MODULES = (
-    "algorithms",
-    "diagnostics",
-    "distributed",
-    "estimators",
-    "families",
-    "likelihoods",
-    "metrics",
-    "networks",
-    "plots",
-    "priors",
-    "sources",
-)
+_MODULES = {
+    "algorithms": "bayeslearn.algorithms",
+    "diagnostics": "bayeslearn.results.diagnostics",
+    "distributed": "bayeslearn.distributed",
+    "families": "bayeslearn.families",
+    "likelihoods": "bayeslearn.models.likelihoods",
+    "metrics": "bayeslearn.results.metrics",
+    "networks": "bayeslearn.models.networks",
+    "plots": "bayeslearn.results.plots",
+    "priors": "bayeslearn.models.priors",
+    "report": "bayeslearn.report",
+    "sources": "bayeslearn.data.sources",
+    "storage": "bayeslearn.storage",
+    "tabular": "bayeslearn.tabular",
+}
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
@@ -81,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in _MODULES:
-        value = importlib.import_module(f"bayeslearn.{name}")
+        value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'bayeslearn' has no attribute {name!r}")
     globals()[name] = value
@@ -94,16 +102,11 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from bayeslearn import algorithms as algorithms
-    from bayeslearn import diagnostics as diagnostics
     from bayeslearn import distributed as distributed
-    from bayeslearn import estimators as estimators
     from bayeslearn import families as families
-    from bayeslearn import likelihoods as likelihoods
-    from bayeslearn import metrics as metrics
-    from bayeslearn import networks as networks
-    from bayeslearn import plots as plots
-    from bayeslearn import priors as priors
-    from bayeslearn import sources as sources
+    from bayeslearn import report as report
+    from bayeslearn import storage as storage
+    from bayeslearn import tabular as tabular
     from bayeslearn.algorithms import ALGORITHMS as ALGORITHMS
     from bayeslearn.algorithms import BBVI as BBVI
     from bayeslearn.algorithms import EMGVB as EMGVB
@@ -124,8 +127,7 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
     from bayeslearn.algorithms import Vadam as Vadam
-    from bayeslearn.comparison import Comparison as Comparison
-    from bayeslearn.comparison import compare as compare
+    from bayeslearn.data import sources as sources
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError
     from bayeslearn.errors import CheckpointWarning as CheckpointWarning
@@ -135,13 +137,27 @@ if TYPE_CHECKING:
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import Interrupted as Interrupted
     from bayeslearn.errors import StorageError as StorageError
-    from bayeslearn.estimators import BayesianNNClassifier as BayesianNNClassifier
-    from bayeslearn.estimators import BayesianNNRegressor as BayesianNNRegressor
-    from bayeslearn.fitting import fit as fit
-    from bayeslearn.fitting import resume as resume
-    from bayeslearn.model import Model as Model
-    from bayeslearn.model import Target as Target
-    from bayeslearn.posterior import MixingWarning as MixingWarning
-    from bayeslearn.posterior import Posterior as Posterior
-    from bayeslearn.predictive import Predictive as Predictive
-    from bayeslearn.storage import load as load
+    from bayeslearn.inference.api import fit as fit
+    from bayeslearn.inference.api import resume as resume
+    from bayeslearn.inference.multistart import MultiStart as MultiStart
+    from bayeslearn.inference.options import Checkpoint as Checkpoint
+    from bayeslearn.inference.options import Devices as Devices
+    from bayeslearn.inference.options import FitEvent as FitEvent
+    from bayeslearn.inference.options import FitOptions as FitOptions
+    from bayeslearn.inference.options import Phase as Phase
+    from bayeslearn.models import likelihoods as likelihoods
+    from bayeslearn.models import networks as networks
+    from bayeslearn.models import priors as priors
+    from bayeslearn.models.model import Model as Model
+    from bayeslearn.models.target import Target as Target
+    from bayeslearn.results import diagnostics as diagnostics
+    from bayeslearn.results import metrics as metrics
+    from bayeslearn.results import plots as plots
+    from bayeslearn.results.posterior import MixingWarning as MixingWarning
+    from bayeslearn.results.posterior import Posterior as Posterior
+    from bayeslearn.results.posterior import load as load
+    from bayeslearn.results.predictive import Predictive as Predictive
+    from bayeslearn.tabular.classifier import BayesianNNClassifier as BayesianNNClassifier
+    from bayeslearn.tabular.compare.api import compare as compare
+    from bayeslearn.tabular.compare.result import Comparison as Comparison
+    from bayeslearn.tabular.regressor import BayesianNNRegressor as BayesianNNRegressor

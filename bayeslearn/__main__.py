@@ -16,7 +16,7 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
-    from bayeslearn.cli import main as run
+    from bayeslearn.cli.app import main as run
 
     run(prog_name="bayeslearn")
 

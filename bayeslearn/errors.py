@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import reprlib
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class BayesLearnError(Exception):
@@ -42,15 +47,15 @@ class CheckpointWarning(UserWarning):
 class Interrupted(SystemExit):
     """SIGTERM came: a checkpoint was written, and the process leaves with status 143.
 
-    It is a SystemExit, so that code that lives through errors does not live through this one.
+    It subclasses SystemExit, so that `except Exception` does not swallow it.
     """
 
-    def __init__(self, told: str):
-        super().__init__(told)
-        self.told, self.code = told, 143
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.message, self.code = message, 143
 
     def __str__(self) -> str:
-        return self.told
+        return self.message
 
 
 def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
@@ -64,6 +69,22 @@ def check_whole(argument: str, value: Any, least: int) -> None:
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_whole or value < least:
         refuse(argument, value, f"be a whole number of at least {least}")
+
+
+def moved_keywords(**places: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Say where a keyword of an earlier version has gone, in place of Python's TypeError."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name in places:
+                    raise ArgumentError(f"`{name}` has moved: write {places[name]}.")
+            return function(*args, **kwargs)
+
+        return inside
+
+    return decorate
 
 
 class Shown(str):

@@ -39,6 +39,11 @@ def cast(params: PyTree, dtype: Any) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
 
 
+def cast_like(params: PyTree, like: PyTree) -> PyTree:
+    """Leaves in the dtypes of `like`, a tree of the same structure."""
+    return jax.tree.map(lambda p, s: jnp.asarray(p, s.dtype), params, like)
+
+
 def double(params: PyTree) -> PyTree:
     return cast(params, jnp.float64)
 

@@ -24,8 +24,8 @@ from hmc_gradients import environment
 from steps import Turn, measure
 
 import bayeslearn as bl
-from bayeslearn import fitting
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.inference import fitting
 
 RESULTS = Path(__file__).parent / "results" / "covariance"
 SEED, DRAWS = 0, 100

@@ -63,7 +63,7 @@ def fit(data, keep: float, noise: float, seed: int):
 
 def choose(data, split: int) -> tuple[float, float, list[dict]]:
     """keep and noise with the best log-likelihood on rows held out of the training data."""
-    from bayeslearn import metrics
+    from bayeslearn.results import metrics
 
     x, y = data
     order = np.random.default_rng(split).permutation(len(y))
@@ -99,7 +99,7 @@ def run_cell(name: str, split: int, data: Path) -> None:
     path = RESULTS / f"{name}__{split}.json"
     if path.exists():
         return
-    from bayeslearn import metrics
+    from bayeslearn.results import metrics
 
     _, train, (x, y), scale = uci_problem(data, name, split)
     began = time.perf_counter()

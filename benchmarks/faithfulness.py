@@ -163,7 +163,7 @@ def measured_bound(posterior) -> float | None:
     """The lower bound with 200,000 fresh draws."""
     import jax
 
-    from bayeslearn.fitting import lower_bound
+    from bayeslearn.inference.fitting import lower_bound
 
     if not hasattr(posterior.family, "entropy"):
         return None
@@ -175,7 +175,7 @@ def measured_bound(posterior) -> float | None:
 
 def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
     import bayeslearn as bl
-    from bayeslearn.fitting import STARTS
+    from bayeslearn.inference.fitting import STARTS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -187,7 +187,9 @@ def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
                 "num_steps": TIMES * algorithm.auto_steps,
                 "callback": lambda told: time.perf_counter() - began > LONG_SECONDS,
             }
-            if problem == "networks" and algorithm.takes_q:  # as where no steps are given
+            if (
+                problem == "networks" and algorithm.capabilities.accepts_initial_gaussian
+            ):  # as where no steps are given
                 options["starts"] = STARTS
         posterior = bl.fit(model, algorithm, data, seed=seed, progress=False, **options)
         return posterior, time.perf_counter() - began
@@ -219,7 +221,7 @@ def exact_cell(problem: str, label: str, seed: int, data: Path | None) -> dict:
 
 
 def network_cell(name: str, label: str, split: int, data: Path) -> dict:
-    from bayeslearn import metrics
+    from bayeslearn.results import metrics
 
     model, train, (x, y), scale = uci_problem(data, name, split)
     posterior, seconds = run_fit(model, label, "networks", train, seed=split)

@@ -38,7 +38,7 @@ from faithfulness import write_cell
 from mutations import break_bytes, break_json, seal, with_checksums
 
 import bayeslearn as bl
-from bayeslearn import storage
+from bayeslearn.storage import folders
 
 GROWTH = 2**30
 LONGEST = 30  # seconds for a trial
@@ -98,7 +98,7 @@ def make(folder: Path, wanted: list[str] | None) -> dict[str, tuple[Path, object
 
 def broken(folder: Path, rng: random.Random, is_sealed: bool) -> Path:
     """Break one file of a folder of arrays, and make its checksums anew if asked to."""
-    manifest, arrays = (folder / name for name in (storage.MANIFEST, storage.ARRAYS))
+    manifest, arrays = (folder / name for name in (folders.MANIFEST, folders.ARRAYS))
     if not is_sealed:
         path = rng.choice((manifest, arrays))
         path.write_bytes(break_bytes(rng, path.read_bytes()))

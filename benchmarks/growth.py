@@ -32,7 +32,7 @@ from hmc_gradients import environment, make_target
 from peers import problems
 
 import bayeslearn as bl
-from bayeslearn import fitting
+from bayeslearn.inference import fitting
 
 RESULTS = Path(__file__).parent / "results" / "growth"
 PLOT = Path(__file__).parent.parent / "docs" / "growth.png"

@@ -44,7 +44,7 @@ def problem(name: str):
     y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1] + 0.2 * rng.normal(size=60)
     options: dict = {"seed": 0}
     algorithm = bl.ALGORITHMS[name]()
-    if algorithm.is_sampler:
+    if algorithm.capabilities.is_sampler:
         counts = {"num_warmup": 150, "num_samples": 250}
         algorithm = bl.ALGORITHMS[name](
             **counts, **({"thin": 2} if "thin" in vars(algorithm) else {})
@@ -52,9 +52,9 @@ def problem(name: str):
         options["num_chains"] = 2
     else:
         options |= {"num_steps": 400}
-        if algorithm.takes_minibatches:
+        if algorithm.capabilities.takes_minibatches:
             options["batch_size"] = 16
-    layers = [] if algorithm.needs_linear_model else [4]
+    layers = [] if algorithm.capabilities.needs_linear_model else [4]
     model = bl.Model(bl.networks.MLP(layers), bl.likelihoods.Gaussian(noise_scale=0.2))
     return model, algorithm, (x, y), options
 

@@ -29,7 +29,7 @@ LEVELS = np.arange(1, 10) / 10
 
 
 def calibration_error(predictive, y) -> float:
-    from bayeslearn import metrics
+    from bayeslearn.results import metrics
 
     if predictive.kind == "classification":
         return metrics.ece(predictive, y)

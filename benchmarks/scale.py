@@ -90,7 +90,7 @@ def peak(name: str) -> dict:
     import jax.numpy as jnp
     from steps import adam_steps, problem
 
-    from bayeslearn import fitting
+    from bayeslearn.inference import fitting
 
     sizes, batch = LARGE, LARGE_BATCH
     model, x, y = problem(sizes, LARGE_ROWS)
@@ -157,10 +157,11 @@ def overhead_worker(repeats: int) -> None:
     from steps import problem
 
     import bayeslearn as bl
-    from bayeslearn import distributed, fitting
+    from bayeslearn.distributed import mesh, processes
+    from bayeslearn.inference import fitting
 
     bl.distributed.initialize(timeout=300, heartbeat=300)
-    layout = distributed.layout(None, "all")
+    layout = mesh.layout(None, "all")
     assert layout is not None
     model, x, y = problem(SMALL, 4096)
     algorithm, steps = bl.VOGN(num_draws=1), 20
@@ -176,7 +177,7 @@ def overhead_worker(repeats: int) -> None:
 
     local, params = model.bind((x, y), jax.random.key(SEED))
     with jax.enable_x64(True):
-        target = layout.put(local.on(None)).on(layout.put_rows(local.data))
+        target = layout.put(local.with_data(None)).with_data(layout.put_rows(local.data))
 
         def run(target, layout, batch_size):
             key = jax.random.key(SEED)
@@ -203,7 +204,7 @@ def overhead_worker(repeats: int) -> None:
         together = run(target, layout, BATCH)
         size = int(costs()["vogn"].summed * num_weights(SMALL))
         shards = layout.num_shards
-        distributed.any_process(True)  # begin together
+        processes.any_process(True)  # begin together
         apart = run(local, None, BATCH // shards)
         spec = NamedSharding(layout.mesh, PartitionSpec("data"))
         rows = jax.make_array_from_callback(
@@ -220,7 +221,7 @@ def overhead_worker(repeats: int) -> None:
             return jax.lax.fori_loop(0, steps, one, start)
 
         summing = timed(lambda: jax.block_until_ready(reduce(rows)))
-    if distributed.is_first():
+    if processes.is_first():
         told = {"together": together, "summing": summing, "apart": apart}
         print(json.dumps(told), flush=True)
 

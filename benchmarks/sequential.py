@@ -77,8 +77,8 @@ def run(label: str, updates: int, seed: int, path: str | None, rows: int) -> tup
 
     name, options = METHODS[label]
     algorithm = bl.ALGORITHMS[name](**options)
-    fit_options = {"num_chains": 2} if algorithm.is_sampler else {}
-    if not algorithm.is_sampler and algorithm.auto_steps > 1:
+    fit_options = {"num_chains": 2} if algorithm.capabilities.is_sampler else {}
+    if not algorithm.capabilities.is_sampler and algorithm.auto_steps > 1:
         fit_options["num_steps"] = STEPS
     train, test = load(path, rows, seed)
     model = bl.Model(bl.networks.MLP([10]), bl.likelihoods.Gaussian())

@@ -30,8 +30,8 @@ from hmc_gradients import environment
 from peers import problems
 
 import bayeslearn as bl
-from bayeslearn import fitting
 from bayeslearn.gradients import draws, per_example
+from bayeslearn.inference import fitting
 
 RESULTS = Path(__file__).parent / "results" / "steps"
 SEED = 0

@@ -31,7 +31,8 @@ import numpy as np
 from hmc_gradients import environment
 
 import bayeslearn as bl
-from bayeslearn import batches, fitting
+from bayeslearn.data import streams
+from bayeslearn.inference import fitting
 
 COLUMNS, BATCH, HIDDEN, RESIDENT = 1000, 4096, 64, 100_000
 BLOCK = 16_384  # rows written at a time
@@ -118,7 +119,7 @@ def epoch(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
 class Turns:
     """The loop of `fit`, some steps at a time, on rows that are resident or on a stream."""
 
-    def __init__(self, chosen, bound, stream: batches.Stream | None, steps: int):
+    def __init__(self, chosen, bound, stream: streams.Stream | None, steps: int):
         self.algorithm, (self.target, params) = chosen, bound
         self.stream, self.steps, self.at = stream, steps, 0
         with jax.enable_x64(True):
@@ -130,7 +131,7 @@ class Turns:
         goal = self.at + self.steps
         with jax.enable_x64(True):
             while self.at < goal:
-                counts = batches.coming(self.at, goal, 10**9, self.steps, self.length)
+                counts = streams.coming(self.at, goal, 10**9, self.steps, self.length)
                 batch, count = None, counts[0]
                 if self.stream is not None:
                     batch, count = self.stream.chunk(self.target, counts, self.length)
@@ -158,7 +159,7 @@ def turns(x: np.ndarray, y: np.ndarray, repeats: int, steps: int) -> dict[str, o
     for name in ("vogn", "map"):
         chosen = bl.ALGORITHMS[name]()
         resident = model().bind((np.array(x[:RESIDENT]), y[:RESIDENT]), jax.random.key(SEED))
-        stream = batches.Stream(bl.sources.arrays(x, y, BATCH, SEED))
+        stream = streams.Stream(bl.sources.arrays(x, y, BATCH, SEED))
         sample = model().bind(
             stream.first(fitting.EVAL_ROWS), jax.random.key(SEED), num_data=stream.num_data()
         )

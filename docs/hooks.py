@@ -44,7 +44,7 @@ INTERNAL = {
         "ProductPrior",
         "ScaleMixturePrior",
         "check_gaussian",
-        "check_given",
+        "require_fixed_scale",
         "restricted",
     },
 }
@@ -93,9 +93,9 @@ def facts(name: str) -> str:
 
 
 def _judged(cls: Any) -> str:
-    if cls.is_sampler:
+    if cls.capabilities.is_sampler:
         return "R-hat and effective sample sizes"
-    return "a lower bound on log p(D)" if cls.has_lower_bound else "its objective"
+    return "a lower bound on log p(D)" if cls.capabilities.has_lower_bound else "its objective"
 
 
 def equations(name: str) -> str:

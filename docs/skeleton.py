@@ -13,8 +13,9 @@ from typing import ClassVar, NamedTuple
 import jax
 
 from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 

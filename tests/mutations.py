@@ -9,7 +9,7 @@ import json
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse
 
-from bayeslearn import storage
+from bayeslearn.storage import folders
 
 ODDITIES = (None, True, -1, 0, 2**70, 0.5, "", "families.Point", "relu", [], {}, {"array": "x"})
 
@@ -17,7 +17,7 @@ ODDITIES = (None, True, -1, 0, 2**70, 0.5, "", "families.Point", "relu", [], {},
 def seal(manifest):
     """The bytes of a manifest with its own checksum."""
     manifest = {k: v for k, v in manifest.items() if k != "sha256"}
-    return json.dumps({**manifest, "sha256": storage._seal(manifest)}).encode()
+    return json.dumps({**manifest, "sha256": folders._seal(manifest)}).encode()
 
 
 def break_bytes(rng, content):
@@ -57,7 +57,7 @@ def break_json(rng, manifest):
 
 def with_checksums(manifest, content):
     digest = hashlib.sha256(content).hexdigest()
-    manifest["files"] = {storage.ARRAYS: {"size": len(content), "sha256": digest}}
+    manifest["files"] = {folders.ARRAYS: {"size": len(content), "sha256": digest}}
     with contextlib.suppress(SafetensorError):
-        manifest["arrays"] = {name: storage._told(array) for name, array in parse(content).items()}
+        manifest["arrays"] = {name: folders._told(array) for name, array in parse(content).items()}
     return manifest

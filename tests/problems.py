@@ -74,4 +74,4 @@ def quick(name: str) -> bl.Algorithm:
 
 def quick_options(name: str) -> dict:
     """`fit` options to go with `quick`."""
-    return {"num_chains": 2} if bl.ALGORITHMS[name].is_sampler else {"num_steps": 40}
+    return {"num_chains": 2} if bl.ALGORITHMS[name].capabilities.is_sampler else {"num_steps": 40}

@@ -36,20 +36,20 @@ ALWAYS = ("map", "hmc", "laplace")
 def test_every_method_covers_the_named_leaves_only(name):
     algorithm = bl.ALGORITHMS[name]
     options = {"num_steps": 20}
-    if algorithm.is_sampler:
+    if algorithm.capabilities.is_sampler:
         options = {"num_chains": 2}
         algorithm = algorithm(num_warmup=20, num_samples=20)
     else:
         algorithm = algorithm()
     partial = model(bayesian=LAST)
-    with pytest.warns() if algorithm.is_sampler else contextlib.nullcontext():
+    with pytest.warns() if algorithm.capabilities.is_sampler else contextlib.nullcontext():
         posterior = bl.fit(partial, algorithm, (X, Y), seed=0, **options)
     if name == "map":
-        assert posterior.target.held is None
+        assert posterior.target.frozen is None
         return
     shapes = [w.shape for w in network_leaves(posterior.family.mean)]
     assert shapes == [(1, 4), (1,)]
-    held = posterior.target.held["layers"]
+    held = posterior.target.frozen["layers"]
     assert held[0].weight.shape == (4, 2)
     assert held[1].weight is None
     # Draws differ in what they say, the first layer does not.
@@ -65,7 +65,7 @@ def test_held_leaves_give_the_conjugate_posterior_of_the_last_layer():
         bl.networks.MLP([4]), bl.likelihoods.Gaussian(noise_scale=0.3), bayesian=LAST
     )
     posterior = bl.fit(partial, bl.Laplace(), (X, Y), seed=0)
-    first = posterior.target.held["layers"][0]
+    first = posterior.target.frozen["layers"][0]
     features = np.tanh(X @ np.asarray(first.weight).T + np.asarray(first.bias))
     features = np.column_stack([features, np.ones(len(X))])
     prec = np.eye(5) + features.T @ features / 0.09
@@ -91,7 +91,7 @@ def test_held_leaves_are_those_of_the_trained_network():
     posterior = bl.fit(partial, bl.BayesByBackprop(), (X, Y), seed=0, num_steps=10)
     _, start = partial.bind((X, Y), jax.random.key(0))
     moved = np.abs(
-        np.asarray(posterior.target.held["layers"][0].weight)
+        np.asarray(posterior.target.frozen["layers"][0].weight)
         - np.asarray(start["network"]["layers"][0].weight)
     )
     assert moved.max() > 0.05
@@ -102,8 +102,8 @@ def test_joint_points_move_and_the_bound_is_no_worse():
     along = bl.fit(
         model(bayesian=LAST, points="joint"), bl.BayesByBackprop(), (X, Y), seed=0, num_steps=600
     )
-    before = np.asarray(frozen.target.held["layers"][0].weight)
-    after = np.asarray(along.target.held["layers"][0].weight)
+    before = np.asarray(frozen.target.frozen["layers"][0].weight)
+    after = np.asarray(along.target.frozen["layers"][0].weight)
     assert np.abs(before - after).max() > 1e-3
     assert along.elbo > frozen.elbo - 0.5
     assert along.algorithm.name == "bayes-by-backprop"

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 import bayeslearn as bl
-from bayeslearn.diagnostics import _uniformity, simulation_based_calibration
 from bayeslearn.errors import ArgumentError
+from bayeslearn.results.sbc import _uniformity, simulation_based_calibration
 
 FAILURE_RATE = 1e-6
 # Thinned, so that ranks of dependent draws do not pile up at the ends.

@@ -19,10 +19,11 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import checkpoints, courses, storage
-from bayeslearn.chains import Lanes
-from bayeslearn.checkpoints import Keeper
 from bayeslearn.errors import ArgumentError, CheckpointWarning, DataError, Interrupted, StorageError
+from bayeslearn.inference import courses
+from bayeslearn.inference.chains import Lanes
+from bayeslearn.storage import checkpoints, codec, folders
+from bayeslearn.storage.checkpoints import Keeper
 
 OPTIONS = {"seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
 
@@ -156,7 +157,7 @@ def test_chains_are_cut_in_warm_up_and_after(tmp_path, problem, data, monkeypatc
     # Each draw was written once: the parts of the last checkpoint hold all of them.
     last = tmp_path / "run" / numbers(tmp_path / "run")[-1] / "manifest.json"
     parts = [
-        storage.read_folder(tmp_path / "run" / name)[0]
+        folders.read_folder(tmp_path / "run" / name)[0]
         for name, _ in json.loads(last.read_text())["description"]["parts"]
     ]
     assert len(parts) > 3
@@ -219,7 +220,7 @@ def test_points_trained_along(tmp_path, monkeypatch):
         **options,
     )
     assert_same(whole, again)
-    held = [jax.tree.leaves(p.target.held) for p in (whole, again)]
+    held = [jax.tree.leaves(p.target.frozen) for p in (whole, again)]
     for a, b in zip(*held, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -327,7 +328,7 @@ def test_a_write_that_fails_costs_no_earlier_checkpoint(
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "write_folder", full)
+    monkeypatch.setattr(folders, "write_folder", full)
     with pytest.warns(CheckpointWarning, match="No space left on device"):
         again = bl.resume(run, data)
     monkeypatch.undo()
@@ -491,7 +492,7 @@ def test_the_last_few_are_kept(tmp_path, problem, monkeypatch, keep):
 def test_weakly_typed_numbers_stay_so(x64):
     values = [jnp.asarray(1.5), jnp.asarray(3), jnp.broadcast_to(jnp.asarray(2.5), (2, 3))]
     values.append(jnp.ones(3, jnp.float32))
-    again = storage.unpack(*storage.pack(values))
+    again = codec.unpack(*codec.pack(values))
     for a, b in zip(values, again, strict=True):
         assert (a.dtype, a.weak_type, a.shape) == (b.dtype, b.weak_type, b.shape)
         np.testing.assert_array_equal(a, b)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import comparison
 from bayeslearn.errors import ArgumentError, BayesLearnError
+from bayeslearn.tabular.compare import api, budget, recommend, result, run
 
 METHODS = ["mc-dropout", "conjugate"]  # the second is refused: the network is not linear
 SMALL = {"hidden": (4,), "num_samples": 32, "progress": False}
@@ -157,16 +157,16 @@ def test_what_does_not_fit_into_the_budget_is_a_row_and_the_baseline_is_there(fo
 
 
 def test_a_sampler_is_shortened_by_the_baselines_pace(monkeypatch):
-    monkeypatch.setattr(comparison.os, "cpu_count", lambda: 2)
-    pace = comparison._Pace(gradient=1e-3, compiling=1.0)
+    monkeypatch.setattr(budget.os, "cpu_count", lambda: 2)
+    pace = budget._Pace(gradient=1e-3, compiling=1.0)
     hmc = bl.HMC()
-    assert comparison._shortened(hmc, 1e6, 3, pace) is hmc
-    shorter = comparison._shortened(hmc, 300.0, 3, pace)
+    assert budget._shortened(hmc, 1e6, 3, pace) is hmc
+    shorter = budget._shortened(hmc, 300.0, 3, pace)
     assert 100 <= shorter.num_warmup < 500
     assert 100 <= shorter.num_samples < 1000
-    assert comparison._shortened(hmc, 60.0, 3, pace).num_warmup == 100
+    assert budget._shortened(hmc, 60.0, 3, pace).num_warmup == 100
     with pytest.raises(BayesLearnError, match="its share of the budget allows"):
-        comparison._shortened(hmc, 3.0, 3, pace)
+        budget._shortened(hmc, 3.0, 3, pace)
 
 
 # The choice, on made-up folds
@@ -174,13 +174,13 @@ def test_a_sampler_is_shortened_by_the_baselines_pace(monkeypatch):
 
 def regression_fold(shift, covered, rows=1000):
     noise = np.random.default_rng(0).normal(size=rows)
-    return comparison._HeldOut(noise + shift, np.arange(rows) < covered * rows, None)
+    return run._HeldOut(noise + shift, np.arange(rows) < covered * rows, None)
 
 
 def class_fold(shift, confidence, rows=1000):
     noise = np.random.default_rng(0).normal(size=rows)
     is_right = np.arange(rows) < 0.85 * rows
-    return comparison._HeldOut(noise + shift, is_right, np.full(rows, confidence))
+    return run._HeldOut(noise + shift, is_right, np.full(rows, confidence))
 
 
 def test_the_best_of_the_calibrated_is_chosen():
@@ -190,22 +190,22 @@ def test_the_best_of_the_calibrated_is_chosen():
         "good": regression_fold(0.5, 0.93),
         "fair": regression_fold(0.2, 0.9),
     }
-    choice = comparison._choose("regression", told, "map")
+    choice = recommend._choose("regression", told, "map")
     assert choice.name == "good"
     assert choice.calibrated == ["good", "fair"]
 
 
 def test_a_sampler_that_has_not_mixed_is_not_chosen(data, monkeypatch):
     seen = []
-    choose = comparison._choose
+    choose = recommend._choose
     monkeypatch.setattr(
-        comparison,
+        api,
         "_choose",
         lambda task, told, base: seen.append(set(told)) or choose(task, told, base),
     )
     short = bl.MetropolisHastings(num_warmup=0, num_samples=20)
-    for most in (comparison.MOST_RHAT, np.inf):
-        monkeypatch.setattr(comparison, "MOST_RHAT", most)
+    for most in (run.MOST_RHAT, np.inf):
+        monkeypatch.setattr(run, "MOST_RHAT", most)
         found = bl.compare(*data, methods=[short], num_steps=50, splits=1, **SMALL)
         assert "have not mixed" in " ".join(by_name(found)["metropolis-hastings"]["notes"])
     assert seen == [{"map"}, {"map", "metropolis-hastings"}]
@@ -213,7 +213,7 @@ def test_a_sampler_that_has_not_mixed_is_not_chosen(data, monkeypatch):
 
 def test_where_none_is_calibrated_the_nearest_is():
     told = {"map": regression_fold(1.0, 0.6), "wide": regression_fold(0.0, 0.99)}
-    assert comparison._choose("regression", told, "map").name == "wide"
+    assert recommend._choose("regression", told, "map").name == "wide"
 
 
 def test_a_tie_goes_to_the_better_calibrated():
@@ -222,18 +222,18 @@ def test_a_tie_goes_to_the_better_calibrated():
     told["other"] = told["other"]._replace(
         log_prob=told["other"].log_prob + near - near.mean() - 0.01
     )
-    choice = comparison._choose("regression", told, "map")
+    choice = recommend._choose("regression", told, "map")
     assert choice.name == "other"
     assert set(choice.ties) == {"map", "other"}
 
 
 def test_a_classifier_less_calibrated_than_the_baseline_is_not_chosen():
     told = {"map": class_fold(0.0, 0.95), "worse": class_fold(2.0, 0.99)}
-    assert comparison._choose("classification", told, "map").name == "map"
+    assert recommend._choose("classification", told, "map").name == "map"
     told["no better"] = class_fold(2.0, 0.95)
-    assert comparison._choose("classification", told, "map").name == "map"
+    assert recommend._choose("classification", told, "map").name == "map"
     told["better"] = class_fold(1.0, 0.9)
-    assert comparison._choose("classification", told, "map").name == "better"
+    assert recommend._choose("classification", told, "map").name == "better"
 
 
 def test_the_front_has_what_no_other_method_beats():
@@ -241,7 +241,7 @@ def test_the_front_has_what_no_other_method_beats():
         {"status": "ok", "metrics": {"log_likelihood": [value, 0.0]}, "seconds": [time, 0.0]}
         for value, time in ((-1.0, 1.0), (-0.5, 5.0), (-0.7, 6.0), (None, 0.5))
     ]
-    comparison._mark_front(rows)
+    result._mark_front(rows)
     assert [row["pareto"] for row in rows] == [True, True, False, True]
 
 

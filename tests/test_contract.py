@@ -97,7 +97,7 @@ def test_step_keeps_structure_types_and_is_pure(name, x64):
         assert old_leaf.dtype == new_leaf.dtype
         assert old_leaf.shape == new_leaf.shape
     assert_same(step(jax.random.key(2), target, state, target.data), (new, info))
-    if algorithm.is_sampler:
+    if algorithm.capabilities.is_sampler:
         assert jax.tree.structure(algorithm.position(state)) == jax.tree.structure(params)
     else:
         q = algorithm.approximation(target, state)
@@ -137,7 +137,7 @@ def test_fit_repeats_bit_for_bit_at_any_chunk_size_without_compiling_again(name,
 
 
 def model_for(name):
-    if bl.ALGORITHMS[name].needs_linear_model:
+    if bl.ALGORITHMS[name].capabilities.needs_linear_model:
         return bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian())
     return problems.small_model()
 
@@ -177,7 +177,7 @@ def test_classification_and_bare_densities(name):
     algorithm = problems.quick(name)
     x, y = problems.two_classes()
     model = problems.small_model(bl.likelihoods.Bernoulli())
-    if algorithm.needs_linear_model:
+    if algorithm.capabilities.needs_linear_model:
         with pytest.raises(ArgumentError):
             bl.fit(model, algorithm, (x, y), seed=0)
         return
@@ -187,7 +187,9 @@ def test_classification_and_bare_densities(name):
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-10)
 
     target = bl.Target.from_log_density(log_density, {"a": jnp.zeros(2), "b": jnp.ones(())})
-    needs_more = algorithm.needs_per_example or algorithm.needs_gaussian_prior
+    needs_more = (
+        algorithm.capabilities.needs_per_example or algorithm.capabilities.needs_gaussian_prior
+    )
     if needs_more:
         with pytest.raises(ArgumentError, match="bare log-density"):
             bl.fit(target, algorithm, seed=0, **problems.quick_options(name))

@@ -10,8 +10,8 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import diagnostics
 from bayeslearn.errors import ArgumentError
+from bayeslearn.results import diagnostics
 
 CHAINS, KEPT = 4, 1000
 

@@ -21,12 +21,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import bayeslearn as bl
-from bayeslearn import estimators, storage
 from bayeslearn.algorithms.vadam import batch_gradient
 from bayeslearn.algorithms.vogn import gradient_moments
-from bayeslearn.batches import take
+from bayeslearn.data.batches import take
 from bayeslearn.errors import ArgumentError
 from bayeslearn.gradients.curvature import blocks, diagonal
+from bayeslearn.storage import folders
+from bayeslearn.tabular import persistence
+from bayeslearn.tabular.scaling import Scaling
 
 QUICK = {"hidden": (8,), "method": "map", "num_steps": 300, "random_state": 0}
 SMALL = {"hidden": (8,), "method": "bayes-by-backprop", "num_steps": 200, "random_state": 0}
@@ -92,7 +94,7 @@ def test_scikit_learn_checks_of_the_exact_posterior():
 @pytest.mark.filterwarnings("ignore::bayeslearn.MixingWarning")
 @pytest.mark.parametrize("name", OTHERS)
 def test_scikit_learn_checks_of(name):
-    steps = "auto" if bl.ALGORITHMS[name].is_sampler else 300
+    steps = "auto" if bl.ALGORITHMS[name].capabilities.is_sampler else 300
     cls = KINDS[OTHERS.index(name) % 2]
     passes_checks_by_method(cls(hidden=(5,), method=problems.quick(name), num_steps=steps))
 
@@ -190,7 +192,7 @@ def test_scaling_survives_constant_and_extreme_columns():
     table = np.array(
         [[5.0, 1e8, 1e-300, 0.1], [5.0, 1e8 + 1, 3e-300, 0.1], [5.0, 1e8, 2e-300, 0.1]]
     )
-    scaling = estimators.Scaling.of(table, np.ones(3))
+    scaling = Scaling.of(table, np.ones(3))
     scaled = scaling.apply(table)
     np.testing.assert_allclose(scaled[:, [0, 3]], 0.0, atol=1e-15)
     np.testing.assert_allclose(scaled[:, [1, 2]].std(axis=0), 1.0)
@@ -285,7 +287,7 @@ def weighted_and_repeated():
     with jax.enable_x64(True):
         whole = (np.repeat(x, counts, axis=0), np.repeat(y, counts))
         repeated, start = model.bind(whole, jax.random.key(0))
-        weighted = repeated.on(repeated.batch((x, y[:, None]), counts))
+        weighted = repeated.with_data(repeated.batch((x, y[:, None]), counts))
     return [dataclasses.replace(target, start=start) for target in (weighted, repeated)]
 
 
@@ -437,20 +439,20 @@ def test_saved_estimators(fitted, table, flowers, tmp_path):
     """Arrays and a description: the same to the bit, whatever the labels are called."""
     _, x, _, y = table
     fitted.save(tmp_path / "fitted")
-    loaded = estimators.load(tmp_path / "fitted")
+    loaded = persistence.load(tmp_path / "fitted")
     assert loaded.get_params() == fitted.get_params()
     assert vars(loaded).keys() == vars(fitted).keys()
     np.testing.assert_array_equal(loaded.predict(x, True), fitted.predict(x, True))
     assert loaded.log_likelihood(x, y) == fitted.log_likelihood(x, y)
     flowers[2].save(tmp_path / "flowers")
-    loaded = estimators.load(tmp_path / "flowers")
+    loaded = persistence.load(tmp_path / "flowers")
     np.testing.assert_array_equal(loaded.predict(flowers[0]), flowers[2].predict(flowers[0]))
     assert loaded.classes_.dtype == flowers[2].classes_.dtype
     with pytest.raises(bl.StorageError, match="it exists"):
         fitted.save(tmp_path / "fitted")
     fitted.posterior_.save(tmp_path / "posterior")
     with pytest.raises(bl.StorageError, match="a bare posterior"):
-        estimators.load(tmp_path / "posterior")
+        persistence.load(tmp_path / "posterior")
     assert bl.load(tmp_path / "fitted").elbo == fitted.posterior_.elbo
 
 
@@ -461,19 +463,19 @@ def test_saved_settings_that_are_objects(tmp_path):
         (4,), method=bl.MAP(learning_rate=0.02), num_steps=20, random_state=np.random.RandomState(0)
     ).fit(x, np.stack([x["a"], x["b"]], axis=1))
     regressor.save(tmp_path / "run")
-    loaded = estimators.load(tmp_path / "run")
+    loaded = persistence.load(tmp_path / "run")
     assert loaded.method == regressor.method
     assert loaded.random_state is None
     assert list(loaded.feature_names_in_) == ["a", "b"]
     np.testing.assert_array_equal(loaded.predict(x), regressor.predict(x))
     with pytest.raises(NotFittedError):
         clone(regressor).save(tmp_path / "other")
-    arrays, description = storage.read_folder(tmp_path / "run")
+    arrays, description = folders.read_folder(tmp_path / "run")
     parts = description["owner"]["dict"]
     description["owner"]["dict"] = [pair for pair in parts if pair[0] != "class"]
-    storage.write_folder(tmp_path / "odd", arrays, description)
+    folders.write_folder(tmp_path / "odd", arrays, description)
     with pytest.raises(bl.StorageError, match="does not make an estimator"):
-        estimators.load(tmp_path / "odd")
+        persistence.load(tmp_path / "odd")
 
 
 def test_pickled_estimators_go_on_learning(fitted, table):

@@ -16,10 +16,11 @@ import pytest
 from scipy import stats
 
 import bayeslearn as bl
-from bayeslearn import batches, tree
+from bayeslearn import tree
+from bayeslearn.data import batches
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError, DivergenceError
 from bayeslearn.families import Point
-from bayeslearn.model import Batch
 
 
 @pytest.fixture(scope="module")

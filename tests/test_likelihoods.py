@@ -13,12 +13,14 @@ import pytest
 from scipy import special, stats
 
 import bayeslearn as bl
-from bayeslearn import likelihoods, tree
-from bayeslearn.diagnostics import simulation_based_calibration
+from bayeslearn import tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError
 from bayeslearn.gradients import curvature
-from bayeslearn.model import Batch
+from bayeslearn.models.likelihoods import inverse_wishart
+from bayeslearn.models.likelihoods.custom import OWN_SAMPLES
 from bayeslearn.precision import inside_double_precision
+from bayeslearn.results.sbc import simulation_based_calibration
 
 DRAWS, ROWS, FEATURES = 6, 5, 3
 COV = np.array([[0.5, 0.3], [0.3, 0.8]])
@@ -153,7 +155,7 @@ def test_moments_split_into_epistemic_and_aleatoric(case):
     """Sampled moments are of 256 samples with Laplace noise: 5 standard errors, sd 2^0.5, and
     (kurtosis 6) 5^0.5 of the variance; noise is shared by the draws, so epistemic is exact."""
     p, dist = case.predictive, case.marginals()
-    slack = 5 / np.sqrt(likelihoods.OWN_SAMPLES) if case.name == "sampled" else 0.0
+    slack = 5 / np.sqrt(OWN_SAMPLES) if case.name == "sampled" else 0.0
     mean, variance = dist.mean(), dist.var()
     np.testing.assert_allclose(
         p.mean, like_y(case, mean.mean(axis=0)), rtol=1e-9, atol=1e-9 + slack * 2**0.5
@@ -352,7 +354,7 @@ def test_inverse_wishart_draws_and_divergence(x64):
     """20,000 draws, 5 standard errors of E[cov], E[log|cov|] and of the KL by SciPy's densities."""
     dof, scale = 9.0, np.array([[2.0, 0.7], [0.7, 1.0]])
     keys = jax.random.split(jax.random.key(0), 20_000)
-    draw = jax.jit(jax.vmap(lambda k: likelihoods.sample_inverse_wishart(k, dof, scale)))
+    draw = jax.jit(jax.vmap(lambda k: inverse_wishart.sample_inverse_wishart(k, dof, scale)))
     draws = np.asarray(draw(keys))
 
     def near(values, wanted):
@@ -362,12 +364,12 @@ def test_inverse_wishart_draws_and_divergence(x64):
     near(draws, scale / (dof - 3))
     near(np.linalg.inv(draws), dof * np.linalg.inv(scale))
     root = np.linalg.cholesky(scale)
-    near(np.linalg.slogdet(draws)[1], likelihoods.expected_log_det(dof, root))
+    near(np.linalg.slogdet(draws)[1], inverse_wishart.expected_log_det(dof, root))
     prior = stats.invwishart(4.0, np.eye(2))
     columns = np.moveaxis(draws, 0, -1)
     ratio = stats.invwishart(dof, scale).logpdf(columns) - prior.logpdf(columns)
-    near(ratio, likelihoods.inverse_wishart_kl(dof, root, 4.0, np.eye(2)))
-    same = likelihoods.inverse_wishart_kl(dof, root, dof, scale)
+    near(ratio, inverse_wishart.inverse_wishart_kl(dof, root, 4.0, np.eye(2)))
+    same = inverse_wishart.inverse_wishart_kl(dof, root, dof, scale)
     np.testing.assert_allclose(same, 0.0, atol=1e-12)
 
 

@@ -12,10 +12,10 @@ import pytest
 from scipy import integrate, special, stats
 
 import bayeslearn as bl
-from bayeslearn import metrics
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families.student import StudentPredictive
 from bayeslearn.precision import inside_double_precision
+from bayeslearn.results import metrics
 
 ROWS = 12
 

@@ -12,9 +12,9 @@ from scipy import stats
 
 import bayeslearn as bl
 from bayeslearn import tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError
-from bayeslearn.model import Batch
-from bayeslearn.networks import as_network
+from bayeslearn.models.networks import as_network
 from bayeslearn.precision import user_precision
 
 X = np.random.default_rng(0).normal(size=(6, 3))

@@ -9,7 +9,8 @@ import pytest
 from scipy import special, stats
 
 import bayeslearn as bl
-from bayeslearn import noise, tree
+from bayeslearn import tree
+from bayeslearn.gradients import noise
 
 PARAMS = {"a": jnp.zeros((50, 40)), "b": jnp.zeros(40), "c": jnp.zeros((40, 24))}
 STEPS = 400

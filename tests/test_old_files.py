@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import storage
+from bayeslearn.storage import folders
 
 KEPT = Path(__file__).parent / "data"
 VERSIONS = [1]
@@ -29,7 +29,7 @@ def spread(posterior):
 
 
 def test_every_version_is_kept():
-    assert list(range(1, storage.VERSION + 1)) == VERSIONS
+    assert list(range(1, folders.VERSION + 1)) == VERSIONS
     for version in VERSIONS:
         manifests = (KEPT / f"format-{version}").rglob("manifest.json")
         assert {json.loads(path.read_text())["version"] for path in manifests} == {version}

@@ -9,9 +9,9 @@ import pytest
 from scipy import optimize, special, stats
 
 import bayeslearn as bl
-from bayeslearn import predictive as module
 from bayeslearn.errors import ArgumentError
 from bayeslearn.precision import inside_double_precision
+from bayeslearn.results import predictive
 
 DRAWS, ROWS, COLUMNS = 7, 9, 3
 
@@ -191,15 +191,15 @@ def test_chunks_change_nothing(one, two, classes, monkeypatch):
     y = np.zeros(ROWS)
     whole = (one.predictive.log_prob(y), *one.predictive.interval(0.8), two.predictive.covariance())
     whole += (one.predictive.cdf(y), classes.predictive.probs, two.predictive.mean)
-    monkeypatch.setattr(module, "CELLS", 2 * DRAWS)  # two rows at a time, the last alone
+    monkeypatch.setattr(predictive, "CELLS", 2 * DRAWS)  # two rows at a time, the last alone
 
     def fresh(case):
         p = case.predictive
         return bl.Predictive(p._target, p._draws, p._x)
 
     assert [rows for rows, _ in fresh(one)._chunks(held=DRAWS)] == [2, 2, 2, 2, 1]
-    monkeypatch.setattr(module, "ROWS", 4)
-    monkeypatch.setitem(module.FILL, "cpu", 12)  # three draws at a time, the last alone
+    monkeypatch.setattr(predictive, "ROWS", 4)
+    monkeypatch.setitem(predictive.FILL, "cpu", 12)  # three draws at a time, the last alone
     assert [rows for rows, _ in fresh(one)._chunks()] == [4, 4, 1]
     assert fresh(one)._at_once(one.x[:4], DRAWS) == 3
     parts = (fresh(one).log_prob(y), *fresh(one).interval(0.8), fresh(two).covariance())

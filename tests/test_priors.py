@@ -14,10 +14,12 @@ import scipy.optimize
 import scipy.stats
 
 import bayeslearn as bl
-from bayeslearn import fitting, priors, tree
+from bayeslearn import tree
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, Point
 from bayeslearn.gradients import whitened
+from bayeslearn.inference import fitting
+from bayeslearn.models.priors import correlated, gaussian
 
 NAMES = list(bl.ALGORITHMS)
 
@@ -35,7 +37,7 @@ def weights(key=0, dtype=jnp.float64):
 
 
 def own_prior():
-    return priors.GaussianPrior(
+    return gaussian.GaussianPrior(
         {"log_noise_scale": jnp.array([0.3])}, {"log_noise_scale": jnp.array([4.0])}
     )
 
@@ -94,7 +96,7 @@ def test_low_rank_is_the_dense_gaussian(x64):
     rng = np.random.default_rng(1)
     variance, factor = rng.uniform(0.5, 2.0, 10), rng.normal(size=(10, 3))
     mean = weights(5)
-    low = priors.LowRankPrior.from_factor(mean, jnp.asarray(variance), jnp.asarray(factor))
+    low = correlated.LowRankPrior.from_factor(mean, jnp.asarray(variance), jnp.asarray(factor))
     cov = np.diag(variance) + factor @ factor.T
     dense = FullGaussian.from_cov(mean, cov).to_prior()
     vector, centre = (np.asarray(tree.ravel(p)) for p in (params, mean))
@@ -202,7 +204,7 @@ PRIORS = {
     "block": lambda: BlockGaussian(
         weights(5), (jnp.asarray(spd(1)), jnp.asarray(spd(9))), ((0,), (1, 2))
     ).to_prior(),
-    "low-rank": lambda: priors.LowRankPrior.from_factor(
+    "low-rank": lambda: correlated.LowRankPrior.from_factor(
         weights(5), jnp.linspace(0.5, 2.0, 10), jnp.asarray(spd(10)[:, :2])
     ),
 }
@@ -399,7 +401,7 @@ def test_learned_scales_keep_their_pattern_and_a_floor(x64):
     flat = prior.refresh(
         None, DiagonalGaussian(at_zero, jax.tree.map(lambda w: w + 1e-9, at_zero)), None
     )
-    np.testing.assert_allclose(flat.prec["network"]["bias"], priors.LEAST_SCALE**-2)
+    np.testing.assert_allclose(flat.prec["network"]["bias"], gaussian.LEAST_SCALE**-2)
     assert prior.refresh(None, Point(params), jax.random.key(0)) is prior
 
 
@@ -422,7 +424,7 @@ REFUSES = {
 
 
 def walked(name, kind):
-    if bl.ALGORITHMS[name].needs_linear_model:
+    if bl.ALGORITHMS[name].capabilities.needs_linear_model:
         return bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(0.2), WALKED[kind](2))
     return bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(), WALKED[kind](7))
 
@@ -456,7 +458,9 @@ def test_every_algorithm_fits_with_the_priors_it_takes(name):
     for kind in WALKED:
         if name in REFUSES.get(kind, ()) or kind == "fan-in":  # numbers like any others
             continue
-        options = {"num_chains": 1} if bl.ALGORITHMS[name].is_sampler else {"num_steps": 4}
+        options = (
+            {"num_chains": 1} if bl.ALGORITHMS[name].capabilities.is_sampler else {"num_steps": 4}
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bl.MixingWarning)
             posterior = bl.fit(

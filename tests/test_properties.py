@@ -102,7 +102,7 @@ def fitted(case):
         y = rng.integers(0, NUM_CLASSES, size=case["rows"])
     name = case["name"]
     algorithm = dataclasses.replace(problems.quick(name), **case["options"])
-    network = bl.networks.MLP([] if algorithm.needs_linear_model else [3])
+    network = bl.networks.MLP([] if algorithm.capabilities.needs_linear_model else [3])
     if case["options"].get("masks") == "network":
         num_outputs = NUM_CLASSES if case["task"] == "classification" else 1
         network = with_dropout(case["columns"], num_outputs)

@@ -57,7 +57,9 @@ def test_table_is_filled_in(column):
 def test_table_says_who_needs_all_rows():
     for row in table("Algorithms"):
         algorithm = bl.ALGORITHMS[row["name"].strip("`")]
-        assert ("all rows" in row["needs"]) == (not algorithm.takes_minibatches), row["name"]
+        assert ("all rows" in row["needs"]) == (not algorithm.capabilities.takes_minibatches), row[
+            "name"
+        ]
 
 
 def test_links_lead_somewhere():

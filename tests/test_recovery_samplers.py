@@ -15,7 +15,7 @@ import pytest
 from scipy import optimize
 
 import bayeslearn as bl
-from bayeslearn.diagnostics import arviz
+from bayeslearn.results.arviz import arviz
 
 EFFECTIVE = 4000
 SAMPLERS = {

@@ -17,8 +17,9 @@ import pandas as pd
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import metrics, report
+from bayeslearn import report
 from bayeslearn.errors import ArgumentError
+from bayeslearn.results import metrics
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

@@ -9,8 +9,9 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import checkpoints, fitting
 from bayeslearn.algorithms.gaussian import step_share
+from bayeslearn.inference import fitting
+from bayeslearn.storage import checkpoints
 
 HASTENED = "its step size then fell to nothing by"
 
@@ -54,7 +55,7 @@ def test_other_schedules_know_nothing_of_the_length():
     constant = bl.NGVI(learning_rate=0.5, power=0.0)
     own = bl.NGVI(learning_rate=0.5, length=50.0)
     for algorithm in (monro, constant, own):
-        assert algorithm.over(1000) is algorithm
+        assert algorithm.with_run_length(1000) is algorithm
     np.testing.assert_allclose(rates(monro, (0, 30)), [0.5, 0.25])
     assert rates(constant, (0, 30)) == [0.5, 0.5]
     np.testing.assert_allclose(rates(own, (0, 25)), [0.5, 0.25])

@@ -12,10 +12,11 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import priors, sequential
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, Draws, make_groups
+from bayeslearn.models.priors import correlated, gaussian, specs
 from bayeslearn.precision import to_host
+from bayeslearn.results import sequential
 
 EXACT = {"gradient": "hessian", "learning_rate": 1.0, "power": 0.0, "guards": False}
 
@@ -94,7 +95,7 @@ def test_mean_field_has_the_batch_variance_and_a_mean_that_drifts():
     np.testing.assert_allclose(family.prec_matrix(), np.diag(np.diag(problem.prec)), rtol=1e-8)
     away = np.abs(family.mean_vector() - problem.mean) * np.sqrt(np.diag(problem.prec))
     assert away.max() > 0.05
-    assert isinstance(found[-1].target.prior, priors.GaussianPrior)
+    assert isinstance(found[-1].target.prior, gaussian.GaussianPrior)
 
 
 # What is carried over
@@ -122,7 +123,7 @@ def short_fits():
 
 def test_the_prior_is_the_old_q_and_the_start_is_there(short_fits):
     x, y = problems.wiggle(rows=20, seed=1)
-    for name, kind in (("vogn", priors.GaussianPrior), ("block", priors.BlockPrior)):
+    for name, kind in (("vogn", gaussian.GaussianPrior), ("block", correlated.BlockPrior)):
         old = short_fits[name]
         new = old.update((x, 100.0 + 10.0 * y), num_steps=1, seed=5)
         assert isinstance(new.target.prior, kind)
@@ -160,7 +161,7 @@ def test_any_family_with_moments_goes_on_without_correlations(short_fits, x64):
 def test_dropout_goes_on_from_its_moments():
     """Biases and the noise scale do not vary under masks, and keep the spread of the prior."""
     x, y = problems.wiggle(rows=20)
-    model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), priors.Normal(scale=0.5))
+    model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), specs.Normal(scale=0.5))
     old = bl.fit(model, bl.MCDropout(), (x, y), seed=0, num_steps=5)
     new = old.update((x, y), num_steps=5)
     layer, before = new.target.prior.prec["network"]["layers"][1], old.family
@@ -253,7 +254,7 @@ def test_surprising_data_are_not_left_to_weights(sampled):
         warnings.simplefilter("ignore", bl.MixingWarning)
         new = old.update((problem.x[50:], problem.y[50:] + 30.0), algorithm=quick, num_chains=2)
     assert "k-hat was" in new.notes[0]
-    assert isinstance(new.target.prior, priors.BlockPrior)
+    assert isinstance(new.target.prior, correlated.BlockPrior)
 
 
 def test_repeats_are_counted_in_khat(sampled):
@@ -293,7 +294,7 @@ def test_gaussian_of_draws(x64, monkeypatch):
     monkeypatch.setattr(sequential, "FULL_LIMIT", 5)
     monkeypatch.setattr(sequential, "RANK", 2)
     low = sequential.gaussian_of(draws)
-    assert isinstance(low, priors.LowRankPrior)
+    assert isinstance(low, correlated.LowRankPrior)
     found = np.linalg.inv(low.prec_blocks(draws.mean, ((0,),))[0])
     np.testing.assert_allclose(np.diag(found), np.diag(cov), rtol=1e-10)
     # With few draws of independent weights nearly all of the chance correlation goes.

@@ -15,7 +15,7 @@ import pytest
 from test_checkpoints import Cut, assert_same, cut_after
 
 import bayeslearn as bl
-from bayeslearn import batches
+from bayeslearn.data import streams
 from bayeslearn.errors import ArgumentError, DataError
 
 ROWS, BATCH = 60, 8
@@ -273,13 +273,13 @@ def test_memory_is_used_again_but_not_while_it_is_read(held, monkeypatch):
     x = np.random.default_rng(0).normal(size=(5000, 64)).astype(np.float32)
     source = bl.sources.arrays(x, x[:, 0], 500, buffer_bytes=x.nbytes)
     model = bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(noise_scale=1.0))
-    stream = batches.Stream(source)
+    stream = streams.Stream(source)
     target, _ = model.bind(stream.first(100), jax.random.key(0), num_data=5000)
     made, empty = 0, np.empty
 
     def count(shape, dtype=float):
         nonlocal made
-        made += shape == 2 * 500 * 64 * 4 + batches.ALIGNMENT
+        made += shape == 2 * 500 * 64 * 4 + streams.ALIGNMENT
         return empty(shape, dtype)
 
     monkeypatch.setattr(np, "empty", count)
@@ -357,7 +357,7 @@ def test_spoiled_batches_of_a_source_are_counted_across_a_resume(problem, tmp_pa
 
 
 def test_a_large_memory_map_is_read_in_batches(problem, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "MAPPED_BYTES", problem.x.nbytes)
+    monkeypatch.setattr(streams, "MAPPED_BYTES", problem.x.nbytes)
     np.save(tmp_path / "x.npy", problem.x)
     data = (np.load(tmp_path / "x.npy", mmap_mode="r"), problem.y)
     options = {"batch_size": BATCH, **RUN}
@@ -455,7 +455,7 @@ def test_counting_does_not_go_on_for_ever(problem, parts, monkeypatch):
         def __iter__(self):
             return itertools.cycle(parts)
 
-    monkeypatch.setattr(batches, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "MOST_SECONDS", 0.05)
     with pytest.raises(ArgumentError, match="`num_data` must be given where counting takes long"):
         bl.fit(problem.model, "map", Endless(), **RUN)
 
@@ -561,7 +561,7 @@ def test_steps_back_use_the_batches_that_were_read(problem):
     """Other counts than were foreseen: nothing is lost, nothing comes twice."""
     rows = [(problem.x[[i]], problem.y[[i]]) for i in range(ROWS)]
     target, _ = problem.model.bind((problem.x[:1], problem.y[:1]), jax.random.key(0))
-    stream = batches.Stream(iter(rows))
+    stream = streams.Stream(iter(rows))
     stream.first(1)
     seen = []
     with jax.enable_x64(True):
@@ -595,12 +595,12 @@ def test_batches_that_change_are_refused(problem, parts):
 def test_chunks_of_large_batches_are_short(problem):
     rows = 10_000
     target, _ = problem.model.bind((np.ones((rows, 4)), np.ones(rows)), jax.random.key(0))
-    stream = batches.Stream([])
+    stream = streams.Stream([])
     assert stream.length(target) == 20
     stream.batch_size = 400_000  # 16 MB
     assert stream.length(target) == 6
-    assert batches.coming(0, 50, 50, 50, most=6) == [6, 6]  # the others fill two calls ahead
-    assert batches.coming(0, 90, 90, 90, most=20) == [20, 20, 20]
+    assert streams.coming(0, 50, 50, 50, most=6) == [6, 6]  # the others fill two calls ahead
+    assert streams.coming(0, 90, 90, 90, most=20) == [20, 20, 20]
     stream.batch_size = 10**9
     assert stream.length(target) == 1
     stream.close()

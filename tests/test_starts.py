@@ -8,7 +8,8 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import checkpoints, fitting
+from bayeslearn.inference import fitting
+from bayeslearn.storage import checkpoints
 
 STARTS = 3
 

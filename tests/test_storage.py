@@ -21,9 +21,11 @@ import pytest
 from mutations import break_bytes, break_json, seal, with_checksums
 
 import bayeslearn as bl
-from bayeslearn import diagnostics, families, storage, tree
+from bayeslearn import families, tree
 from bayeslearn.errors import ArgumentError, StorageError
 from bayeslearn.precision import inside_double_precision, to_host
+from bayeslearn.results import diagnostics
+from bayeslearn.storage import codec, folders, registry
 
 NAMES = list(bl.ALGORITHMS)
 X = np.linspace(-2.0, 2.0, 7)[:, None]
@@ -88,12 +90,12 @@ def make(target, algorithm, family, **parts):
 def posterior_of(name, model=None, data=None):
     """What the algorithm's first state gives, without its steps."""
     algorithm = problems.quick(name)
-    sizes = [] if algorithm.needs_linear_model else [3]
+    sizes = [] if algorithm.capabilities.needs_linear_model else [3]
     model = model or bl.Model(bl.networks.MLP(sizes), bl.likelihoods.Gaussian())
     with inside_double_precision():
         target, params = model.bind(data or problems.wiggle(20), jax.random.key(0))
         state, draws = None, None
-        if algorithm.is_sampler:
+        if algorithm.capabilities.is_sampler:
             away = tree.double(tree.normal_like(jax.random.key(1), params, 40))
             draws = jax.tree.map(lambda w, e: (w + 0.1 * e).reshape(2, 20, *w.shape), params, away)
         else:
@@ -139,7 +141,7 @@ def test_every_family_comes_back(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_fit_comes_back(name, tmp_path):
     algorithm = problems.quick(name)
-    sizes = [] if algorithm.needs_linear_model else [3]
+    sizes = [] if algorithm.capabilities.needs_linear_model else [3]
     model = bl.Model(bl.networks.MLP(sizes), bl.likelihoods.Gaussian())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bl.MixingWarning)
@@ -289,7 +291,7 @@ def test_block_gaussians_and_inputs_that_are_trees(tmp_path):
 def test_a_posterior_over_a_part_of_the_network_comes_back(name, tmp_path):
     model = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), bayesian="layers.1.*")
     with inside_double_precision():
-        target, params = model.hold(*model.bind(problems.wiggle(20), jax.random.key(0)))
+        target, params = model.freeze(*model.bind(problems.wiggle(20), jax.random.key(0)))
         if name == "hmc":
             family = families.Draws(jax.tree.map(lambda w: jnp.stack([w, w + 1])[None], params))
         else:
@@ -298,7 +300,7 @@ def test_a_posterior_over_a_part_of_the_network_comes_back(name, tmp_path):
     posterior.save(tmp_path / "run")
     loaded = bl.load(tmp_path / "run")
     assert_same_posterior(posterior, loaded)
-    for part in ("prior", "held", "held_prior"):
+    for part in ("prior", "held", "frozen_prior"):
         assert_same(getattr(posterior.target, part), getattr(loaded.target, part))
 
 
@@ -406,16 +408,16 @@ def test_own_classes_are_refused_until_registered(point, tmp_path):
     with pytest.raises(StorageError, match=r"`family` cannot be saved: a Mine .*register"):
         posterior.save(tmp_path / "run")
     assert not list(tmp_path.iterdir())
-    storage.register(Mine)
+    registry.register(Mine)
     try:
         posterior.save(tmp_path / "run")
         assert bl.load(tmp_path / "run").family.scale == 2.0
     finally:
-        storage._classes.cache_clear()
+        registry._classes.cache_clear()
     with pytest.raises(StorageError, match="Mine', a class that is not known here"):
         bl.load(tmp_path / "run")
     with pytest.raises(ArgumentError, match="`cls` must"):
-        storage.register(dict)
+        registry.register(dict)
 
 
 # Values
@@ -436,9 +438,9 @@ def test_values_come_back_as_they_were(x64):
         "a": {"b": np.arange(3)},
         "int keys": {4: jnp.arange(4), 2: 0},
     }
-    encoder = storage._Encoder()
+    encoder = codec._Encoder()
     node = json.loads(json.dumps(encoder.encode(values, ""), allow_nan=False))
-    decoder = storage._Decoder({n: storage._plain(n, a) for n, a in encoder.arrays.items()})
+    decoder = codec._Decoder({n: folders._plain(n, a) for n, a in encoder.arrays.items()})
     found = decoder.decode(node)
     assert not decoder.arrays
     assert list(found) == list(values)
@@ -460,7 +462,7 @@ def test_values_come_back_as_they_were(x64):
 
 def test_what_is_no_data_is_refused(tmp_path):
     with pytest.raises(StorageError, match=r"`f` cannot be saved: a function"):
-        storage._Encoder().encode(lambda: 0, "f")
+        codec._Encoder().encode(lambda: 0, "f")
     for arrays, description in (
         ({"a": np.array([object()])}, {}),
         ({"a": np.array(["text"])}, {}),
@@ -469,7 +471,7 @@ def test_what_is_no_data_is_refused(tmp_path):
         ({}, {"a": float("nan")}),
     ):
         with pytest.raises(StorageError, match="cannot be saved"):
-            storage.write_folder(tmp_path / "run", arrays, description)
+            folders.write_folder(tmp_path / "run", arrays, description)
         assert not list(tmp_path.iterdir())
 
 
@@ -481,32 +483,32 @@ DESCRIPTION = {"kind": "numbers", "values": [1, None, "x"]}
 
 @pytest.fixture
 def run(tmp_path):
-    storage.write_folder(tmp_path / "run", ARRAYS, DESCRIPTION)
+    folders.write_folder(tmp_path / "run", ARRAYS, DESCRIPTION)
     return tmp_path / "run"
 
 
 def edit(run, change):
-    manifest = json.loads((run / storage.MANIFEST).read_bytes())
+    manifest = json.loads((run / folders.MANIFEST).read_bytes())
     change(manifest)
-    (run / storage.MANIFEST).write_bytes(seal(manifest))
+    (run / folders.MANIFEST).write_bytes(seal(manifest))
 
 
 def assert_is_old(run):
-    arrays, description = storage.read_folder(run)
+    arrays, description = folders.read_folder(run)
     assert description == DESCRIPTION
     assert arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert arrays[name].dtype == array.dtype
         np.testing.assert_array_equal(arrays[name], array)
-    assert {path.name for path in run.iterdir()} == {storage.MANIFEST, storage.ARRAYS}
+    assert {path.name for path in run.iterdir()} == {folders.MANIFEST, folders.ARRAYS}
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
 def test_a_folder_holds_what_was_written(run):
     assert_is_old(run)
-    manifest = json.loads((run / storage.MANIFEST).read_bytes())
-    content = (run / storage.ARRAYS).read_bytes()
-    told = manifest["files"][storage.ARRAYS]
+    manifest = json.loads((run / folders.MANIFEST).read_bytes())
+    content = (run / folders.ARRAYS).read_bytes()
+    told = manifest["files"][folders.ARRAYS]
     assert told == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert manifest["bayeslearn"] == bl.__version__
     assert manifest["arrays"]["a"]["shape"] == [2, 3]
@@ -515,10 +517,10 @@ def test_a_folder_holds_what_was_written(run):
 
 def test_only_a_folder_of_ours_gives_way(run, tmp_path):
     with pytest.raises(StorageError, match="it exists"):
-        storage.write_folder(run, {}, {})
+        folders.write_folder(run, {}, {})
     assert_is_old(run)
-    storage.write_folder(run, {}, {"new": 1}, overwrite=True)
-    assert storage.read_folder(run) == ({}, {"new": 1})
+    folders.write_folder(run, {}, {"new": 1}, overwrite=True)
+    assert folders.read_folder(run) == ({}, {"new": 1})
     (run / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -526,12 +528,12 @@ def test_only_a_folder_of_ours_gives_way(run, tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for place in ("run", "file", "empty", "link", "dangling"):
         with pytest.raises(StorageError, match="left alone"):
-            storage.write_folder(tmp_path / place, {}, {}, overwrite=True)
+            folders.write_folder(tmp_path / place, {}, {}, overwrite=True)
     assert (run / "notes.txt").read_text() == (tmp_path / "file").read_text() == "mine"
     with pytest.raises(StorageError, match="there is no folder"):
-        storage.write_folder(tmp_path / "no" / "run", {}, {})
+        folders.write_folder(tmp_path / "no" / "run", {}, {})
     with pytest.raises(ArgumentError, match="`path` must"):
-        storage.write_folder(3.5, {}, {})
+        folders.write_folder(3.5, {}, {})
 
 
 @pytest.mark.parametrize("name", ["fsync", "rename"])
@@ -550,21 +552,21 @@ def test_an_error_at_any_moment_leaves_the_old_folder(name, run, monkeypatch):
 
         monkeypatch.setattr(os, name, fail)
         try:
-            storage.write_folder(run, {}, {"moment": moment}, overwrite=True)
+            folders.write_folder(run, {}, {"moment": moment}, overwrite=True)
         except OSError:
             failures += 1
             monkeypatch.undo()
-            found = storage.read_folder(run)[1]
+            found = folders.read_folder(run)[1]
             # After the swap only the parent's entry may be lost: the new folder stands.
             assert found == DESCRIPTION or (name == "fsync" and found == {"moment": moment})
             if found != DESCRIPTION:
-                storage.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
+                folders.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
             assert_is_old(run)
         else:
             monkeypatch.undo()
             break
     assert failures >= 2
-    assert storage.read_folder(run)[1] == {"moment": failures}
+    assert folders.read_folder(run)[1] == {"moment": failures}
 
 
 def test_power_lost_in_the_middle_of_a_swap(run, monkeypatch):
@@ -578,17 +580,17 @@ def test_power_lost_in_the_middle_of_a_swap(run, monkeypatch):
 
     monkeypatch.setattr(os, "rename", die)
     with pytest.raises(SystemExit):
-        storage.write_folder(run, {}, {"new": 1}, overwrite=True)
+        folders.write_folder(run, {}, {"new": 1}, overwrite=True)
     monkeypatch.undo()
     assert not run.exists()
-    assert storage.read_folder(run)[1] == DESCRIPTION
+    assert folders.read_folder(run)[1] == DESCRIPTION
     with pytest.raises(StorageError, match="it exists"):
-        storage.write_folder(run, {}, {})
-    storage.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
+        folders.write_folder(run, {}, {})
+    folders.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
     assert_is_old(run)
     # Power lost just after it: the earlier folder is still there, and out of the way.
     shutil.copytree(run, run.parent / ".run.before")
-    storage.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
+    folders.write_folder(run, ARRAYS, DESCRIPTION, overwrite=True)
     assert_is_old(run)
 
 
@@ -598,13 +600,13 @@ REFUSED = {
     "true version": (lambda m: m.update(version=True), "format version True"),
     "format": (lambda m: m.update(format="other"), "not one of bayeslearn"),
     "outside": (
-        lambda m: m.update(files={"../arrays.safetensors": m["files"][storage.ARRAYS]}),
+        lambda m: m.update(files={"../arrays.safetensors": m["files"][folders.ARRAYS]}),
         "not laid out",
     ),
     "two files": (lambda m: m["files"].update(more={"size": 0, "sha256": ""}), "not laid out"),
-    "size": (lambda m: m["files"][storage.ARRAYS].update(size=2**62), "bytes, and not"),
-    "negative size": (lambda m: m["files"][storage.ARRAYS].update(size=-1), "not laid out"),
-    "checksum": (lambda m: m["files"][storage.ARRAYS].update(sha256="0" * 64), "damaged"),
+    "size": (lambda m: m["files"][folders.ARRAYS].update(size=2**62), "bytes, and not"),
+    "negative size": (lambda m: m["files"][folders.ARRAYS].update(size=-1), "not laid out"),
+    "checksum": (lambda m: m["files"][folders.ARRAYS].update(sha256="0" * 64), "damaged"),
     "array checksum": (lambda m: m["arrays"]["a"].update(sha256="0" * 64), "array 'a' is not"),
     "shape": (lambda m: m["arrays"]["a"].update(shape=[3, 2]), "array 'a' is not"),
     "large shape": (lambda m: m["arrays"]["a"].update(shape=[2**40, 2**40]), "does not have the"),
@@ -626,7 +628,7 @@ def test_a_manifest_that_does_not_fit_is_refused(case, run):
     change, message = REFUSED[case]
     edit(run, change)
     with pytest.raises(StorageError, match=f"run cannot be loaded: .*{message}.*\\.$"):
-        storage.read_folder(run)
+        folders.read_folder(run)
 
 
 def test_folders_of_others_links_and_pipes_are_refused(run, tmp_path):
@@ -638,7 +640,7 @@ def test_folders_of_others_links_and_pipes_are_refused(run, tmp_path):
     check(run, "'numbers' and not a posterior")
     (tmp_path / "link").symlink_to(run)
     check(tmp_path / "link", "it is a symbolic link")
-    for name in (storage.ARRAYS, storage.MANIFEST):
+    for name in (folders.ARRAYS, folders.MANIFEST):
         elsewhere = tmp_path / name
         shutil.move(run / name, elsewhere)
         check(run, "No such file")
@@ -653,19 +655,19 @@ def test_folders_of_others_links_and_pipes_are_refused(run, tmp_path):
         (run / name).rmdir()
         shutil.move(elsewhere, run / name)
     assert_is_old_content(run)
-    (run / storage.MANIFEST).write_text("[" * 100_000)
+    (run / folders.MANIFEST).write_text("[" * 100_000)
     check(run, "manifest.json is not JSON")
-    with open(run / storage.MANIFEST, "wb") as file:
-        file.truncate(storage.MANIFEST_LIMIT + 1)  # sparse
+    with open(run / folders.MANIFEST, "wb") as file:
+        file.truncate(folders.MANIFEST_LIMIT + 1)  # sparse
     check(run, "too many")
 
 
 def assert_is_old_content(run):
-    assert storage.read_folder(run)[1] == DESCRIPTION
+    assert folders.read_folder(run)[1] == DESCRIPTION
 
 
 def test_lengths_are_checked_before_anything_is_made(run):
-    path = run / storage.ARRAYS
+    path = run / folders.ARRAYS
     content = path.read_bytes()
     header = int.from_bytes(content[:8], "little")
     named = content[8 : 8 + header].replace(b"[2,3]", b"[3,2]")
@@ -681,9 +683,9 @@ def test_lengths_are_checked_before_anything_is_made(run):
         if message != "bytes, and not":
             digest = hashlib.sha256(broken).hexdigest()
             told = {"size": len(broken), "sha256": digest}
-            edit(run, lambda m, told=told: m.update(files={storage.ARRAYS: told}))
+            edit(run, lambda m, told=told: m.update(files={folders.ARRAYS: told}))
         with pytest.raises(StorageError, match=message):
-            storage.read_folder(run)
+            folders.read_folder(run)
 
 
 # Broken at random
@@ -700,8 +702,8 @@ def test_a_few_hundred_broken_folders(point, tmp_path):
     family = families.DiagonalGaussian(mean, jax.tree.map(np.ones_like, mean))
     posterior = dataclasses.replace(point, algorithm=bl.VOGN(), family=family)
     posterior.save(tmp_path / "run")
-    manifest = (tmp_path / "run" / storage.MANIFEST).read_bytes()
-    arrays = (tmp_path / "run" / storage.ARRAYS).read_bytes()
+    manifest = (tmp_path / "run" / folders.MANIFEST).read_bytes()
+    arrays = (tmp_path / "run" / folders.ARRAYS).read_bytes()
     messages, num_other = [], 0
     for trial in range(300):
         new_manifest, new_arrays = manifest, arrays
@@ -716,8 +718,8 @@ def test_a_few_hundred_broken_folders(point, tmp_path):
             new_manifest = break_bytes(rng, manifest)
         if is_sealed and new_arrays is not arrays:
             new_manifest = seal(with_checksums(json.loads(manifest), new_arrays))
-        (tmp_path / "run" / storage.MANIFEST).write_bytes(new_manifest)
-        (tmp_path / "run" / storage.ARRAYS).write_bytes(new_arrays)
+        (tmp_path / "run" / folders.MANIFEST).write_bytes(new_manifest)
+        (tmp_path / "run" / folders.ARRAYS).write_bytes(new_arrays)
         try:
             loaded = bl.load(tmp_path / "run")
         except StorageError as error:
@@ -744,5 +746,5 @@ def test_a_description_names_no_class_but_those_on_the_list(point, tmp_path):
         )
         with pytest.raises(StorageError, match=f"it holds a '{name}', a class that is not known"):
             bl.load(tmp_path / "run")
-    assert all(cls.__module__.startswith("bayeslearn.") for cls in storage._classes().values())
-    assert set(bl.ALGORITHMS.values()) <= set(storage._classes().values())
+    assert all(cls.__module__.startswith("bayeslearn.") for cls in registry._classes().values())
+    assert set(bl.ALGORITHMS.values()) <= set(registry._classes().values())

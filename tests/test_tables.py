@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bayeslearn import tables
 from bayeslearn.errors import ArgumentError
+from bayeslearn.tabular import encoding, files
 
 HEADER = "size,colour,price\n"
 ROWS = "".join(f"{i},{'red' if i % 3 else 'blue'},{i / 7:.3f}\n" for i in range(60))
@@ -23,8 +23,8 @@ def written(folder, content, name="data.csv"):
 
 
 def learned(folder, content, target="price", name="data.csv", **options):
-    raw = tables.read(written(folder, content, name))
-    found = tables.learn(raw, target, **options)
+    raw = files.read(written(folder, content, name))
+    found = encoding.learn(raw, target, **options)
     return raw, found, found.table.filled_from(raw, found.rows)
 
 
@@ -38,7 +38,7 @@ def test_numbers_and_categories(tmp_path):
     assert np.allclose(found.y, np.arange(60) / 7, atol=5e-4)
     assert found.table.task == "regression"
     assert any("regression" in note for note in found.notes)
-    assert tables.Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+    assert encoding.Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_parquet(tmp_path):
         {"a": [1, 2, None, 4, 5], "b": [True, False, True, True, False], "y": np.arange(5) / 3}
     )
     frame.to_parquet(tmp_path / "data.parquet")
-    raw = tables.read(tmp_path / "data.parquet")
+    raw = files.read(tmp_path / "data.parquet")
     with pytest.raises(ArgumentError, match=r"column 'a'.*row 3"):
-        tables.learn(raw, "y")
-    found = tables.learn(raw, "y", impute=True)
+        encoding.learn(raw, "y")
+    found = encoding.learn(raw, "y", impute=True)
     x = found.table.filled_from(raw, found.rows).encode(raw)
     assert x["a"].tolist() == [1, 2, 3, 4, 5]
     assert x["b=True"].tolist() == [1, 0, 1, 1, 0]
@@ -79,7 +79,7 @@ def test_parquet(tmp_path):
 def test_text_encodings(tmp_path, encoding):
     content = (HEADER + ROWS).replace("red", "rosé").encode(encoding)
     path = written(tmp_path, content)
-    raw = tables.read(path, encoding="utf-8" if encoding == "utf-8-sig" else encoding)
+    raw = files.read(path, encoding="utf-8" if encoding == "utf-8-sig" else encoding)
     assert list(raw.cells.columns) == ["size", "colour", "price"]
     assert set(raw.cells["colour"]) == {"rosé", "blue"}
 
@@ -87,7 +87,7 @@ def test_text_encodings(tmp_path, encoding):
 def test_ordinal_and_unseen_categories(tmp_path):
     _, _, one_hot = learned(tmp_path, HEADER + ROWS)
     _, _, ordinal = learned(tmp_path, HEADER + ROWS, encoding="ordinal")
-    new = tables.read(written(tmp_path, "colour,size\nred,1\ngreen,2\nblue,3\n", "new.csv"))
+    new = files.read(written(tmp_path, "colour,size\nred,1\ngreen,2\nblue,3\n", "new.csv"))
     told: list[str] = []
     x = one_hot.encode(new, told.append)
     assert x[["colour=blue", "colour=red"]].to_numpy().tolist() == [[0, 1], [0, 0], [1, 0]]
@@ -101,7 +101,7 @@ def test_codes_do_not_depend_on_what_the_new_file_looks_like(tmp_path):
     """A new file whose categories happen to be all numbers, or of which some are missing."""
     content = "code,y\n" + "".join(f"{'12ab'[i % 4]},{i / 7}\n" for i in range(60))
     _, _, table = learned(tmp_path, content, "y", categorical=["code"], impute=True)
-    new = tables.read(written(tmp_path, "code,y\n1,\n2,\n,\n", "new.csv"))
+    new = files.read(written(tmp_path, "code,y\n1,\n2,\n,\n", "new.csv"))
     x = table.encode(new)
     assert list(x.columns) == ["code=1", "code=2", "code=a", "code=b"]
     assert x.to_numpy()[:2].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
@@ -112,8 +112,8 @@ def test_imputing(tmp_path):
     """What fills in comes from the training rows alone; Inf is as good as missing."""
     rows = ROWS.replace("\n7,red", "\n,red").replace("\n8,red", "\n-inf,red")
     rows = rows.replace("\n9,blue,1.286", "\n9,NA,1.286").replace("\n10,red,1.429", "\n10,red,")
-    raw = tables.read(written(tmp_path, HEADER + rows))
-    found = tables.learn(raw, "price", impute=True)
+    raw = files.read(written(tmp_path, HEADER + rows))
+    found = encoding.learn(raw, "price", impute=True)
     assert 10 not in found.rows
     assert len(found.y) == 59
     train = np.arange(20, 41)
@@ -246,7 +246,7 @@ def test_a_column_called_like_a_category(tmp_path):
 
 def test_a_new_file_must_have_the_columns(tmp_path):
     _, _, table = learned(tmp_path, HEADER + ROWS)
-    new = tables.read(written(tmp_path, "size,shape\n1,round\n", "new.csv"), argument="new")
+    new = files.read(written(tmp_path, "size,shape\n1,round\n", "new.csv"), argument="new")
     with pytest.raises(ArgumentError, match=r"`new` must have the columns .*'colour' is missing"):
         table.encode(new)
 
@@ -265,4 +265,4 @@ def test_a_new_file_must_have_the_columns(tmp_path):
 )
 def test_the_task_follows_from_the_target(y, task):
     y = np.asarray(y)
-    assert tables.detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))[0] == task
+    assert encoding.detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))[0] == task

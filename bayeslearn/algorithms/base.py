@@ -1,27 +1,31 @@
 """The contract: an algorithm is a frozen dataclass of hyper-parameters with pure methods.
 
     init(key, target, params)            -> state          what the next step needs
-    init_from(key, target, q)            -> state          the same, from a warm start's q
     step(key, target, state, batch)      -> state, info    info: scalars for a person or a plot
-    position(state)                      -> params         what `fit` keeps of a sampler's step
     approximation(target, state, draws)  -> family         the q it has learned, or the draws
+    position(state)                      -> params         the draw that a sampler's step gives
 
-Numbers are dynamic: another learning rate does not recompile. Sizes, names and functions are
-static. Fields are declared with `hyper`, which holds their documentation and their check.
+These four are required (`position` of samplers only). `capabilities` says what the method needs
+and can do, `info_fields` which scalars are reported where; the other methods of the class are
+optional hooks with a default. Numbers are dynamic: another learning rate does not recompile. Sizes,
+names and functions are static. Fields are declared with `hyper`, which holds their documentation
+and their check.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
 
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
-from bayeslearn.model import Batch, Target
+from bayeslearn.families.base import Family
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
@@ -63,22 +67,34 @@ def hyper(
     )
 
 
+class Capabilities(NamedTuple):
+    """What a method needs and can do. Drives refusals, the common tests and the tables."""
+
+    is_sampler: bool = False
+    needs_gradient: bool = True  # of the model, in its own steps
+    needs_per_example: bool = False
+    needs_gaussian_prior: bool = False
+    needs_linear_model: bool = False  # linear in its weights, Gaussian noise
+    takes_minibatches: bool = True
+    has_lower_bound: bool = True
+    accepts_initial_gaussian: bool = False  # can start at a Gaussian in place of its warm start
+    supports_multistart: bool = False  # its optimum depends on where it starts
+
+
+class InfoFields(NamedTuple):
+    """Fields of a method's Info: on the progress line, and computed at evaluations only."""
+
+    progress: tuple[str, ...] = ()
+    evaluation_only: tuple[str, ...] = ()  # each would need a pass over all weights per step
+
+
 class Algorithm(eqx.Module):
     """Base of all algorithms; subclasses are final."""
 
     name: ClassVar[str]  # on the command line and in `bl.ALGORITHMS`
     title: ClassVar[str]  # one line for tables
-    is_sampler: ClassVar[bool] = False
-    needs_gradient: ClassVar[bool] = True  # of the model, in its own steps
-    needs_per_example: ClassVar[bool] = False
-    needs_gaussian_prior: ClassVar[bool] = False
-    needs_linear_model: ClassVar[bool] = False  # linear in its weights, Gaussian noise
-    takes_minibatches: ClassVar[bool] = True
-    has_lower_bound: ClassVar[bool] = True
-    takes_q: ClassVar[bool] = False  # can begin at a Gaussian, in the place of its warm start
-    tries_starts: ClassVar[bool] = False  # its optimum depends on where it starts
-    shown: ClassVar[tuple[str, ...]] = ()  # fields of Info on the progress line
-    left_to_looks: ClassVar[tuple[str, ...]] = ()  # fields of Info that `fit` has at looks only
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    info_fields: ClassVar[InfoFields] = InfoFields()
     auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -96,78 +112,81 @@ class Algorithm(eqx.Module):
             if "check" in field.metadata:
                 check_hyper(field.name, getattr(self, field.name), field.metadata)
 
-    @property
-    def falls(self) -> bool:
-        """Whether its step size falls to nothing over a run of known length."""
-        return False
+    # Required
 
-    def over(self, num_steps: int) -> Algorithm:
-        """This algorithm for a run of so many steps."""
-        return self
+    def init(self, key: Array, target: Target, params: PyTree) -> PyTree:
+        """The first state, at `params`."""
+        raise NotImplementedError
 
-    def warm_start(self) -> Algorithm | None:
-        """The algorithm whose result this one starts from; None to start from the network.
+    def step(
+        self, key: Array, target: Target, state: PyTree, batch: Batch | None
+    ) -> tuple[PyTree, PyTree]:
+        """The next state, and scalars about the step."""
+        raise NotImplementedError
 
-        The noise scale is held while the mode is sought: the joint mode of weights and noise of a
-        network with more weights than rows is an interpolation without noise, far from the bulk.
-        """
-        from bayeslearn.algorithms.map import MAP
+    def approximation(self, target: Target, state: PyTree, draws: PyTree | None = None) -> Family:
+        """The q that the state stands for; of a sampler, the draws."""
+        raise NotImplementedError
 
-        return MAP(learn_noise=False)
+    def position(self, state: PyTree) -> PyTree:
+        """The draw that a sampler's state stands for."""
+        return state.position
 
-    def stirrer(self) -> Algorithm | None:
-        """The algorithm whose noise finds better places around a start that has come to rest."""
-        return None
+    # The start
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model this method cannot serve; called by `fit` before any work."""
 
-    def init(self, key: Array, target: Target, params: PyTree) -> Any:
-        raise NotImplementedError
-
-    def init_from(self, key: Array, target: Target, q: Any) -> Any:
-        """The state at the warm start's result; methods that can also take over its spread do."""
-        return self.init(key, target, q.mean)
-
-    def step(self, key: Array, target: Target, state: Any, batch: Batch | None) -> tuple[Any, Any]:
-        raise NotImplementedError
-
-    def position(self, state: Any) -> PyTree:
-        return state.position
-
-    def meetings(self) -> tuple[int, ...]:
-        """Numbers of steps after which a sampler's chains pool what they have learned."""
-        return ()
-
-    def pool(self, states: Any) -> Any:
-        """The states of all chains, along a leading axis, after such a meeting."""
-        return states
-
-    def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Any:
-        raise NotImplementedError
-
-    def evidence(self, target: Target, state: Any) -> Array | None:
-        """log p(D) where it is known exactly; then it is the elbo, and nothing is sampled."""
+    def warm_start(self) -> Algorithm | None:
+        """The algorithm whose result this one starts from; None to start from the network."""
         return None
 
-    def objective(self, key: Array, target: Target, state: Any) -> dict[str, Array] | None:
-        """ "objective", its "error" and what else to report, where there is no lower bound.
+    def init_from(self, key: Array, target: Target, q: Family) -> PyTree:
+        """The state at the warm start's result; methods that can also take over its scales do."""
+        return self.init(key, target, q.mean)
 
-        None: the log-joint at q's mean.
+    # The schedule
+
+    @property
+    def has_decaying_rate(self) -> bool:
+        """Whether its step size decays to zero over a run of known length."""
+        return False
+
+    def with_run_length(self, num_steps: int) -> Self:
+        """This algorithm for a run of so many steps."""
+        return self
+
+    @property
+    def can_shorten_steps(self) -> bool:
+        """Whether a run that diverges can go on with shorter steps."""
+        return hasattr(self, "learning_rate")
+
+    def with_shorter_steps(self, scale: float) -> Self:
+        """This algorithm with its learning rate times `scale`."""
+        rate = self.learning_rate * scale  # type: ignore[attr-defined]
+        return eqx.tree_at(lambda a: a.learning_rate, self, rate)
+
+    # The result
+
+    def objective(self, key: Array, target: Target, state: PyTree) -> dict[str, Array] | None:
+        """What an evaluation reports in place of the lower bound by draws of q.
+
+        "objective" and its Monte-Carlo "error", and further metrics by name. None: the lower
+        bound, or the log-joint at q's mean where the method has none.
         """
         return None
 
-    def remarks(self, target: Target, params: PyTree) -> list[str]:
-        """What a person should know of a run on this model; `fit` adds it to the notes."""
-        return []
-
-    def settled(self, target: Target, state: Any) -> Target:
+    def bind_state(self, target: Target, state: PyTree) -> Target:
         """The target at this state; another one where the steps move a part of it."""
         return target
 
-    def predictive_target(self, target: Target, q: Any) -> Target:
-        """The target whose network predicts for draws of q; `target` unless it is replaced."""
+    def predictive_target(self, target: Target, q: Family) -> Target:
+        """The target whose network predicts for draws of q."""
         return target
+
+    def run_notes(self, target: Target, params: PyTree) -> list[str]:
+        """What a user should know of a run on this model; `fit` adds it to the notes."""
+        return []
 
 
 def _declared(cls: type) -> dict[str, dataclasses.Field]:
@@ -224,6 +243,3 @@ def freeze(value: Any) -> Any:
 
 def _plain_number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-Schedule = Callable[[Array], Array]

@@ -34,7 +34,9 @@ import jax.numpy as jnp
 import optax
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, Schedule, hyper
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
+from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
+from bayeslearn.algorithms.decaying import DecayingStep
 from bayeslearn.algorithms.gaussian import (
     COVARIANCES,
     START_SHRINK,
@@ -43,13 +45,15 @@ from bayeslearn.algorithms.gaussian import (
     step_share,
     to_family,
 )
-from bayeslearn.algorithms.optimizers import Falling, check_optimizer, make_optimizer
+from bayeslearn.algorithms.optimizers import Schedule, check_optimizer, make_optimizer
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.families.base import Gaussian
 from bayeslearn.geometry.frame import BlockFrame
 from bayeslearn.gradients import score
 from bayeslearn.gradients.curvature import starting_prec
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 STARTS = ("mean-field", "mode")
@@ -85,11 +89,12 @@ def starting_units(std: PyTree, zeta: PyTree) -> PyTree:
     return {"mean": tree.double(std), "spread": tuple(map(rows, zeta["spread"]))}
 
 
-class BlackBoxVI(Falling):
+class BlackBoxVI(DecayingStep):
     """Base of BBVI and NGBBVI: a Gaussian in coordinates free to move (abstract)."""
 
-    needs_gradient: ClassVar[bool] = False
-    takes_q: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        needs_gradient=False, accepts_initial_gaussian=True
+    )
 
     learning_rate: float = hyper(0.01, "step size, in starting standard deviations", above=0)
     num_draws: int = hyper(64, "draws of the weights per step", least=4)
@@ -105,8 +110,6 @@ class BlackBoxVI(Falling):
     def warm_start(self) -> Algorithm | None:
         if self.start == "mode":
             return super().warm_start()
-        from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
-
         return BayesByBackprop()
 
     def check(self, target: Target, params: PyTree) -> None:
@@ -123,7 +126,7 @@ class BlackBoxVI(Falling):
         return self._begin(DiagonalGaussian(params, std))
 
     def init_from(self, key: Array, target: Target, q: Any) -> BlackBoxState:
-        return self._begin(q) if hasattr(q, "to_prior") else self.init(key, target, q.mean)
+        return self._begin(q) if isinstance(q, Gaussian) else self.init(key, target, q.mean)
 
     def _begin(self, q: Any) -> BlackBoxState:
         frame = frame_from(q, self.covariance, self.block)
@@ -163,7 +166,7 @@ class BBVI(BlackBoxVI):
 
     name: ClassVar[str] = "bbvi"
     title: ClassVar[str] = "black-box VI by score-function gradients"
-    shown: ClassVar[tuple[str, ...]] = ("nll",)
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     baseline: str = hyper("leave-one-out", "what h is compared with", choices=score.BASELINES)
     optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)

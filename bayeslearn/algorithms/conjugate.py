@@ -36,7 +36,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import FullGaussian
 from bayeslearn.families.student import (
@@ -45,9 +46,10 @@ from bayeslearn.families.student import (
     MatrixNormalInverseWishart,
     linear_parts,
 )
-from bayeslearn.likelihoods import Gaussian, MultivariateGaussian
-from bayeslearn.model import Batch, Target
-from bayeslearn.priors import check_given
+from bayeslearn.models.likelihoods.gaussian import Gaussian
+from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
+from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 NOISES = ("auto", "known", "normal-inverse-gamma", "matrix-normal-inverse-wishart")
@@ -164,11 +166,13 @@ class Conjugate(Algorithm):
 
     name: ClassVar[str] = "conjugate"
     title: ClassVar[str] = "exact posterior of linear regression"
-    needs_gradient: ClassVar[bool] = False
-    needs_gaussian_prior: ClassVar[bool] = True
-    needs_linear_model: ClassVar[bool] = True
-    takes_minibatches: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("log_evidence",)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        needs_gradient=False,
+        needs_gaussian_prior=True,
+        needs_linear_model=True,
+        takes_minibatches=False,
+    )
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence",))
     auto_steps: ClassVar[int] = 1
 
     noise: str = hyper(
@@ -191,9 +195,6 @@ class Conjugate(Algorithm):
         optional=True,
         real=True,
     )
-
-    def warm_start(self) -> None:
-        return None
 
     def check(self, target: Target, params: PyTree) -> None:
         likelihood = target.likelihood
@@ -225,7 +226,9 @@ class Conjugate(Algorithm):
                 f"serve the {columns} columns of y",
                 'Write noise="matrix-normal-inverse-wishart".',
             )
-        check_given(target.prior, self.name, "bl.Laplace() is exact too where the noise is known.")
+        require_fixed_scale(
+            target.prior, self.name, "bl.Laplace() is exact too where the noise is known."
+        )
         if learned and self.noise_dof is not None and self.noise_dof <= columns - 1:
             refuse("noise_dof", self.noise_dof, f"be greater than {columns - 1}")
         self._check_linear(target, params, learned and columns > 1)
@@ -304,8 +307,10 @@ class Conjugate(Algorithm):
         """All was done at the start."""
         return state, ConjugateInfo(state.log_evidence)
 
-    def evidence(self, target: Target, state: ConjugateState) -> Array:
-        return state.log_evidence
+    def objective(self, key: Array, target: Target, state: ConjugateState) -> dict[str, Array]:
+        """The evidence, exactly: it is the lower bound of the exact posterior."""
+        exact = state.log_evidence
+        return {"elbo": exact, "objective": exact, "error": jnp.zeros((), jnp.float64)}
 
     def approximation(
         self, target: Target, state: ConjugateState, draws: PyTree | None = None

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState
 from bayeslearn.algorithms.mgvb import ManifoldVI, manifold_step, retraction
-from bayeslearn.model import Batch, Target
+from bayeslearn.data.rows import Batch
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
 
 

@@ -61,11 +61,13 @@ FACTS: dict[str, Facts] = {
 def needs(algorithm: type[Algorithm]) -> str:
     """What its flags ask of a model, in words."""
     asked = {
-        "per-example gradients": algorithm.needs_per_example,
-        "gradient": algorithm.needs_gradient and not algorithm.needs_per_example,
-        "linear model": algorithm.needs_linear_model,
-        "density": not algorithm.needs_gradient and not algorithm.needs_linear_model,
-        "Gaussian prior": algorithm.needs_gaussian_prior,
-        "all rows": not algorithm.takes_minibatches,
+        "per-example gradients": algorithm.capabilities.needs_per_example,
+        "gradient": algorithm.capabilities.needs_gradient
+        and not algorithm.capabilities.needs_per_example,
+        "linear model": algorithm.capabilities.needs_linear_model,
+        "density": not algorithm.capabilities.needs_gradient
+        and not algorithm.capabilities.needs_linear_model,
+        "Gaussian prior": algorithm.capabilities.needs_gaussian_prior,
+        "all rows": not algorithm.capabilities.takes_minibatches,
     }
     return ", ".join(word for word, is_asked in asked.items() if is_asked)

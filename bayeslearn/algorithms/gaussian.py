@@ -26,15 +26,18 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, hyper
-from bayeslearn.algorithms.optimizers import Falling
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
+from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
+from bayeslearn.algorithms.decaying import DecayingStep
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, make_groups
+from bayeslearn.families.base import Gaussian
 from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Spectrum
 from bayeslearn.gradients import curvature
 from bayeslearn.gradients.whitened import Whitened, estimate
-from bayeslearn.model import Batch, Target
-from bayeslearn.priors import check_gaussian
+from bayeslearn.models.priors.checks import check_gaussian
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 COVARIANCES = ("full", "block", "diagonal")
@@ -158,11 +161,11 @@ def check_gradient(gradient: str, covariance: str) -> None:
         )
 
 
-class GaussianVI(Falling):
+class GaussianVI(DecayingStep):
     """Base of the methods that move a Gaussian in its own frame (abstract)."""
 
-    takes_q: ClassVar[bool] = True
-    shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
+    capabilities: ClassVar[Capabilities] = Capabilities(accepts_initial_gaussian=True)
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll", "clipped"))
 
     learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
     num_draws: int | None = hyper(
@@ -204,12 +207,10 @@ class GaussianVI(Falling):
         `fit` tries it from several initialisations of the network, whose optima differ by tens of
         nats.
         """
-        from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
-
         return BayesByBackprop()
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
-        if not hasattr(q, "to_prior"):
+        if not isinstance(q, Gaussian):
             return self.init(key, target, q.mean)
         frame = frame_from(q, self.covariance, self.block)
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))

@@ -18,8 +18,9 @@ import optax
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 POINT_RATE = 1e-3  # of Adam on the points, which start at a trained network
@@ -27,7 +28,7 @@ POINT_RATE = 1e-3  # of Adam on the points, which start at a trained network
 
 class JointState(NamedTuple):
     inner: Any
-    held: PyTree
+    frozen: PyTree
     optimizer_state: Any
 
 
@@ -42,7 +43,11 @@ class Joint(Algorithm):
 
     def __check_init__(self) -> None:
         inner = self.inner
-        if inner.is_sampler or not inner.has_lower_bound or inner.auto_steps == 1:
+        if (
+            inner.capabilities.is_sampler
+            or not inner.capabilities.has_lower_bound
+            or inner.auto_steps == 1
+        ):
             refuse(
                 "points",
                 "joint",
@@ -55,11 +60,11 @@ class Joint(Algorithm):
         return self.inner.learning_rate  # type: ignore[attr-defined]
 
     @property
-    def falls(self) -> bool:
-        return self.inner.falls
+    def has_decaying_rate(self) -> bool:
+        return self.inner.has_decaying_rate
 
-    def over(self, num_steps: int) -> Algorithm:
-        return dataclasses.replace(self, inner=self.inner.over(num_steps))
+    def with_run_length(self, num_steps: int) -> Algorithm:
+        return dataclasses.replace(self, inner=self.inner.with_run_length(num_steps))
 
     def warm_start(self) -> Algorithm | None:
         return self.inner.warm_start()
@@ -71,34 +76,34 @@ class Joint(Algorithm):
         return self._started(target, self.inner.init_from(key, target, q))
 
     def _started(self, target: Target, inner: Any) -> JointState:
-        return JointState(inner, target.held, optax.adam(self.point_rate).init(target.held))
+        return JointState(inner, target.frozen, optax.adam(self.point_rate).init(target.frozen))
 
     def step(
         self, key: Array, target: Target, state: JointState, batch: Batch | None
     ) -> tuple[JointState, Any]:
         key_inner, key_draw = jax.random.split(key)
-        target = self.settled(target, state)
+        target = self.bind_state(target, state)
         inner, info = self.inner.step(key_inner, target, state.inner, batch)
         q = self.inner.approximation(target, inner)
         draw = jax.tree.map(lambda w: w[0], q.sample(key_draw, 1))
 
-        def loss(held: PyTree) -> Array:
-            moved = dataclasses.replace(target, held=held)
+        def loss(frozen: PyTree) -> Array:
+            moved = dataclasses.replace(target, frozen=frozen)
             log_joint = moved.scaled_log_likelihood(draw, batch)
-            log_joint += tree.total(target.held_prior.log_prob_terms(held))
+            log_joint += tree.total(target.frozen_prior.log_prob_terms(frozen))
             return -log_joint / target.num_data
 
-        gradient = jax.grad(loss)(state.held)
+        gradient = jax.grad(loss)(state.frozen)
         optimizer = optax.adam(self.point_rate)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.held)
-        held = optax.apply_updates(state.held, updates)
-        return JointState(inner, held, optimizer_state), info
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.frozen)
+        frozen = optax.apply_updates(state.frozen, updates)
+        return JointState(inner, frozen, optimizer_state), info
 
-    def remarks(self, target: Target, params: PyTree) -> list[str]:
-        return self.inner.remarks(target, params)
+    def run_notes(self, target: Target, params: PyTree) -> list[str]:
+        return self.inner.run_notes(target, params)
 
-    def settled(self, target: Target, state: JointState) -> Target:
-        return dataclasses.replace(target, held=state.held)
+    def bind_state(self, target: Target, state: JointState) -> Target:
+        return dataclasses.replace(target, frozen=state.frozen)
 
     def approximation(self, target: Target, state: JointState, draws: PyTree | None = None) -> Any:
         return self.inner.approximation(target, state.inner, draws)

@@ -37,14 +37,16 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.gaussian import COVARIANCES, checked_groups, to_family
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame
 from bayeslearn.gradients import curvature as matrices
-from bayeslearn.model import Batch, Target
-from bayeslearn.priors import check_gaussian
+from bayeslearn.models.priors.checks import check_gaussian
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 ROWS = 1024  # looked at at once
@@ -119,13 +121,13 @@ class LinearisedNetwork(eqx.Module):
         return value + change
 
 
-class Laplace(Algorithm):
+class Laplace(ModeStart):
     """A Gaussian at the mode, as wide as the curvature there says."""
 
     name: ClassVar[str] = "laplace"
     title: ClassVar[str] = "Laplace approximation at the mode"
-    takes_minibatches: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("log_evidence", "flipped")
+    capabilities: ClassVar[Capabilities] = Capabilities(takes_minibatches=False)
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence", "flipped"))
     auto_steps: ClassVar[int] = 1
 
     covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
@@ -233,8 +235,8 @@ class Laplace(Algorithm):
         if self.predictive == "sampled":
             return target
         mode = q.mean["network"]
-        if target.held is not None:
-            mode = eqx.combine(mode, target.held)
+        if target.frozen is not None:
+            mode = eqx.combine(mode, target.frozen)
         network = LinearisedNetwork(target.network, mode)
         return eqx.tree_at(
             lambda t: t.network, target, network, is_leaf=lambda leaf: leaf is target.network

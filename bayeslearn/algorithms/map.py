@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
-from bayeslearn.model import Batch, Target
-from bayeslearn.priors import check_given
+from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
@@ -40,8 +41,8 @@ class MAP(Algorithm):
 
     name: ClassVar[str] = "map"
     title: ClassVar[str] = "maximum a posteriori, the plain network"
-    has_lower_bound: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("nll",)
+    capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False)
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -57,11 +58,8 @@ class MAP(Algorithm):
         schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
         return make_optimizer(self.optimizer, self.optimizer_options, schedule)
 
-    def warm_start(self) -> None:
-        return None
-
     def check(self, target: Target, params: PyTree) -> None:
-        check_given(
+        require_fixed_scale(
             target.prior,
             "map: the best scale of a single point is zero",
             "Use bl.Laplace(), or a variational method.",

@@ -34,12 +34,12 @@ import numpy as np
 import optax
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, hyper, hyper_parameters
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper, hyper_parameters
 from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Dropout
-from bayeslearn.model import Batch, Target
-from bayeslearn.networks.masked import (
+from bayeslearn.models.networks.masked import (
     KeyedDraws,
     KeyedRows,
     MaskedNetwork,
@@ -49,7 +49,8 @@ from bayeslearn.networks.masked import (
     has_dropout,
     masked_weights,
 )
-from bayeslearn.priors import check_given
+from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 LOOKS = 8  # masks per row when the objective is measured
@@ -79,9 +80,10 @@ class MCDropout(Algorithm):
 
     name: ClassVar[str] = "mc-dropout"
     title: ClassVar[str] = "dropout with its masks on for prediction"
-    needs_gaussian_prior: ClassVar[bool] = True
-    has_lower_bound: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("nll",)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        needs_gaussian_prior=True, has_lower_bound=False
+    )
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -129,9 +131,6 @@ class MCDropout(Algorithm):
         schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
         return make_optimizer(self.optimizer, self.optimizer_options, schedule)
 
-    def warm_start(self) -> None:
-        return None
-
     # Where the masks are
 
     def _has_own_masks(self, target: Target) -> bool:
@@ -152,7 +151,7 @@ class MCDropout(Algorithm):
         return tuple(sites), tuple(keeps)
 
     def check(self, target: Target, params: PyTree) -> None:
-        check_given(target.prior, self.name, "Learn it with bl.BayesByBackprop() first.")
+        require_fixed_scale(target.prior, self.name, "Learn it with bl.BayesByBackprop() first.")
         if not target.prior.is_independent:
             refuse(
                 "prior",

@@ -22,10 +22,11 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms import warmup as warming
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
+from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
-from bayeslearn.families import Draws
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 FULL_LIMIT = 256  # weights up to which covariance="auto" means a full matrix
@@ -52,19 +53,17 @@ def log_ratio(log_f_new: Array, log_f_old: Array, log_g_back: Array, log_g_forth
     return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
 
 
-class MetropolisHastings(Algorithm):
+class MetropolisHastings(Sampler):
     """Metropolis-Hastings: an adapted random walk, or a proposal of your own."""
 
     name: ClassVar[str] = "metropolis-hastings"
     title: ClassVar[str] = "Metropolis-Hastings random walk"
-    is_sampler: ClassVar[bool] = True
-    needs_gradient: ClassVar[bool] = False
-    takes_minibatches: ClassVar[bool] = False
-    has_lower_bound: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("acceptance",)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        is_sampler=True, needs_gradient=False, takes_minibatches=False, has_lower_bound=False
+    )
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("acceptance",))
 
-    num_warmup: int = hyper(4000, "steps that adapt and are thrown away", least=0)
-    num_samples: int = hyper(1000, "draws kept per chain", least=1)
+    num_warmup: int = hyper(4000, "steps that adapt and are discarded", least=0)
     thin: int = hyper(20, "steps per kept draw", least=1)
     covariance: str = hyper(
         "auto", "shape of the random walk", choices=("auto", "diagonal", "full")
@@ -170,6 +169,3 @@ class MetropolisHastings(Algorithm):
         )
         state = state._replace(moments=moments)
         return jax.lax.cond(ends[state.count], new_window, lambda s: s, state)
-
-    def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Draws:
-        return Draws(draws)

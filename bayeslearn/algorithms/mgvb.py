@@ -33,8 +33,9 @@ from bayeslearn.algorithms.gaussian import (
     hold_mean,
     hold_spectrum,
 )
+from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import Function, Symmetric
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 

@@ -48,13 +48,14 @@ from bayeslearn.algorithms.gaussian import (
     to_family,
 )
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.geometry.frame import DiagonalFrame
 from bayeslearn.geometry.natural import damped_solve
 from bayeslearn.gradients import score
 from bayeslearn.gradients.whitened import leave_one_out
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 FISHER_DRAWS = 1024

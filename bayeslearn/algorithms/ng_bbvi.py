@@ -37,14 +37,16 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Schedule, hyper
+from bayeslearn.algorithms.base import InfoFields, hyper
 from bayeslearn.algorithms.bbvi import BlackBoxState, BlackBoxVI
 from bayeslearn.algorithms.gaussian import RADIUS
+from bayeslearn.algorithms.optimizers import Schedule
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.geometry.frame import DiagonalFrame
 from bayeslearn.gradients import score
 from bayeslearn.gradients.score import Score
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 LOG_RADIUS = math.log1p(RADIUS)
@@ -126,7 +128,7 @@ class NGBBVI(BlackBoxVI):
 
     name: ClassVar[str] = "ng-bbvi"
     title: ClassVar[str] = "natural-gradient black-box VI"
-    shown: ClassVar[tuple[str, ...]] = ("nll", "clipped")
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll", "clipped"))
 
     num_draws: int = hyper(48, "draws Y per step, for the gradient and the Fisher matrix", least=2)
     num_control: int = hyper(16, "draws X per step, for the control variate", least=1)

@@ -30,8 +30,9 @@ from bayeslearn.algorithms.gaussian import (
     hold_mean,
     hold_spectrum,
 )
+from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import Symmetric
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 # A precision's step meets the trust region sooner than a covariance's of the same length.

@@ -14,18 +14,24 @@ Warm-up is the same as HMC's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms import warmup as warming
-from bayeslearn.algorithms.base import Algorithm, hyper
-from bayeslearn.algorithms.hmc import HMCState, in_one_vector, kinetic_energy, leapfrog, metric
-from bayeslearn.families import Draws
-from bayeslearn.model import Batch, Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.algorithms.base import hyper
+from bayeslearn.algorithms.hamiltonian import (
+    HamiltonianSampler,
+    HamiltonianState,
+    in_one_vector,
+    kinetic_energy,
+    leapfrog,
+    metric,
+)
+from bayeslearn.data.rows import Batch
+from bayeslearn.models.target import Target
+from bayeslearn.tree import Array
 
 MAX_ENERGY_ERROR = 1000.0  # beyond it a trajectory diverged
 
@@ -53,7 +59,7 @@ class Branch(NamedTuple):
     momentum: Array  # the sum of all leaves'
 
 
-class Told(NamedTuple):
+class TreeStats(NamedTuple):
     """Of all leaves that were tried."""
 
     num_gradients: Array
@@ -75,19 +81,19 @@ def grow(
     num_leaves: Array,
     max_doublings: int,
     uniform: Array,
-    told: Told,
-) -> tuple[Point, Branch, Told]:
+    stats: TreeStats,
+) -> tuple[Point, Branch, TreeStats]:
     """`num_leaves` (a power of two) leaves after `start`, or fewer if they turn or diverge.
 
     One uniform number draws among all leaves: what a choice leaves of it is uniform again.
     """
 
     def is_growing(carry: tuple) -> Array:
-        leaf, *_, told = carry
-        return (leaf < num_leaves) & ~told.turning & ~told.diverging
+        leaf, *_, stats = carry
+        return (leaf < num_leaves) & ~stats.turning & ~stats.diverging
 
     def one(carry: tuple) -> tuple:
-        leaf, point, branch, uniform, kept, told = carry
+        leaf, point, branch, uniform, kept, stats = carry
         point = advance(point)
         speed = velocity(point.momentum)
         gain = energy - (kinetic_energy(point.momentum, speed) - point.log_density)
@@ -114,57 +120,35 @@ def grow(
             return turning | is_turning(inner - before, first, speed)
 
         turning = jax.lax.fori_loop(place + 1 - num_ending, place + 1, look, jnp.asarray(False))
-        acceptance = told.acceptance + jnp.exp(jnp.minimum(gain, 0.0))
-        told = Told(told.num_gradients + 1, acceptance, turning, ~is_finite)
-        return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, kept, told
+        acceptance = stats.acceptance + jnp.exp(jnp.minimum(gain, 0.0))
+        stats = TreeStats(stats.num_gradients + 1, acceptance, turning, ~is_finite)
+        return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, kept, stats
 
     nothing = jnp.asarray(-jnp.inf)
     empty = Branch(_without_momentum(start), nothing, jnp.zeros_like(start.momentum))
     kept = jnp.zeros((max_doublings + 1, 2, start.position.size))
-    first = (jnp.zeros((), jnp.int32), start, empty, uniform, kept, told)
-    _, point, branch, _, _, told = jax.lax.while_loop(is_growing, one, first)
-    return point, branch, told
+    first = (jnp.zeros((), jnp.int32), start, empty, uniform, kept, stats)
+    _, point, branch, _, _, stats = jax.lax.while_loop(is_growing, one, first)
+    return point, branch, stats
 
 
 def _without_momentum(point: Point) -> tuple[Array, Array, Array]:
     return point.position, point.log_density, point.gradient
 
 
-class NUTS(Algorithm):
+class NUTS(HamiltonianSampler):
     """The no-U-turn sampler, the reference the others are held against."""
 
     name: ClassVar[str] = "nuts"
     title: ClassVar[str] = "no-U-turn sampler"
-    is_sampler: ClassVar[bool] = True
-    takes_minibatches: ClassVar[bool] = False
-    has_lower_bound: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("acceptance", "diverging")
 
-    num_warmup: int = hyper(500, "steps that adapt and are thrown away", least=0)
     num_samples: int = hyper(500, "draws kept per chain", least=1)
-    thin: int = hyper(1, "steps per kept draw", least=1)
-    step_size: float = hyper(0.1, "leapfrog step, where its adaptation starts", above=0)
     max_doublings: int = hyper(7, "most doublings of a trajectory (2^n gradients)", least=1)
-    mass_matrix: str = hyper(
-        "diagonal", "mass matrix from warm-up", choices=("identity", "diagonal", "dense")
-    )
-    target_acceptance: float = hyper(0.8, "aim of the step size", above=0, below=1)
-
-    def check(self, target: Target, params: PyTree) -> None:
-        if self.mass_matrix == "dense":
-            tree.check_dense(tree.size(params), 'mass_matrix="diagonal"')
-
-    def init(self, key: Array, target: Target, params: PyTree) -> HMCState:
-        position, warmup = warming.start(
-            key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
-        )
-        log_density, gradient = jax.value_and_grad(target.log_joint)(position)
-        return HMCState(position, log_density, gradient, jnp.zeros((), jnp.int32), warmup)
 
     def step(
-        self, key: Array, target: Target, state: HMCState, batch: Batch | None
-    ) -> tuple[HMCState, NUTSInfo]:
-        unravel, log_joint = in_one_vector(target, state.position)
+        self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
+    ) -> tuple[HamiltonianState, NUTSInfo]:
+        _, log_joint = in_one_vector(target, state.position)
         value_and_grad = jax.value_and_grad(log_joint)
         velocity, draw_momentum = metric(state.warmup.inverse_mass)
         key_momentum, key_tree = jax.random.split(key)
@@ -176,11 +160,11 @@ class NUTS(Algorithm):
         energy = kinetic_energy(momentum, velocity(momentum)) - state.log_density
 
         def is_growing(carry: tuple) -> Array:
-            depth, *_, told = carry
-            return (depth < self.max_doublings) & ~told.turning & ~told.diverging
+            depth, *_, stats = carry
+            return (depth < self.max_doublings) & ~stats.turning & ~stats.diverging
 
         def double(carry: tuple) -> tuple:
-            depth, whole, ends, told = carry
+            depth, whole, ends, stats = carry
             forwards, within, between = uniforms[depth]
             side = (forwards < 0.5).astype(jnp.int32)
             signed = state.warmup.step_size * (2 * side - 1)
@@ -188,7 +172,7 @@ class NUTS(Algorithm):
             def advance(point: Point) -> Point:
                 return Point(*leapfrog(value_and_grad, velocity, *point, signed, 1))
 
-            end, half, told = grow(
+            end, half, stats = grow(
                 advance,
                 velocity,
                 energy,
@@ -196,9 +180,9 @@ class NUTS(Algorithm):
                 1 << depth,
                 self.max_doublings,
                 within,
-                told,
+                stats,
             )
-            is_added = ~told.turning & ~told.diverging
+            is_added = ~stats.turning & ~stats.diverging
             takes = is_added & (between < jnp.exp(half.log_weight - whole.log_weight))
             drawn = tree.where(takes, half.drawn, whole.drawn)
             log_weight = jnp.logaddexp(whole.log_weight, half.log_weight)
@@ -208,41 +192,23 @@ class NUTS(Algorithm):
             )
             inner = momentum - 0.5 * jnp.sum(ends.momentum, axis=0)
             turning = is_turning(inner, *map(velocity, ends.momentum))
-            told = told._replace(turning=told.turning | turning)
-            return depth + 1, Branch(drawn, log_weight, momentum), ends, told
+            stats = stats._replace(turning=stats.turning | turning)
+            return depth + 1, Branch(drawn, log_weight, momentum), ends, stats
 
         zero, no = jnp.zeros(()), jnp.asarray(False)
         whole = Branch(_without_momentum(start), zero, momentum)
         ends = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), start)  # earliest, latest
-        told = Told(jnp.zeros((), jnp.int32), zero, no, no)
-        first = (jnp.zeros((), jnp.int32), whole, ends, told)
-        _, whole, _, told = jax.lax.while_loop(is_growing, double, first)
+        stats = TreeStats(jnp.zeros((), jnp.int32), zero, no, no)
+        first = (jnp.zeros((), jnp.int32), whole, ends, stats)
+        _, whole, _, stats = jax.lax.while_loop(is_growing, double, first)
         position, log_density, gradient = whole.drawn
-        acceptance = told.acceptance / told.num_gradients
-        warmup = warming.update(
-            state.warmup,
-            state.count,
-            position,
-            acceptance,
-            num_warmup=self.num_warmup,
-            mass_matrix=self.mass_matrix,
-            target_acceptance=self.target_acceptance,
-        )
+        acceptance = stats.acceptance / stats.num_gradients
         info = NUTSInfo(
             log_density,
             acceptance,
-            told.diverging.astype(jnp.float64),
+            stats.diverging.astype(jnp.float64),
             state.warmup.step_size,
-            told.num_gradients,
+            stats.num_gradients,
         )
-        state = HMCState(unravel(position), log_density, unravel(gradient), state.count + 1, warmup)
-        return state, info
-
-    def meetings(self) -> tuple[int, ...]:
-        return () if self.mass_matrix == "identity" else warming.meetings(self.num_warmup)
-
-    def pool(self, states: HMCState) -> HMCState:
-        return states._replace(warmup=warming.pooled(states.warmup))
-
-    def approximation(self, target: Target, state: Any, draws: PyTree | None = None) -> Draws:
-        return Draws(draws)
+        new = self.next_state(state, position, log_density, gradient, acceptance)
+        return new, info

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import optax
 
-from bayeslearn.algorithms.base import Algorithm, Schedule, hyper
 from bayeslearn.errors import refuse
 from bayeslearn.tree import Array
+
+Schedule = Callable[[Array], Array]
 
 
 def check_optimizer(optimizer: Any, options: Any) -> None:
@@ -43,7 +44,7 @@ def robbins_monro(learning_rate: Any, decay_steps: Any, power: Any) -> Schedule:
     return lambda count: learning_rate / (1.0 + count / decay_steps) ** power
 
 
-def over_the_run(learning_rate: Any, length: Any, power: Any) -> Schedule:
+def polynomial_decay(learning_rate: Any, length: Any, power: Any) -> Schedule:
     """learning_rate * (1 - t / length)^power; constant when power or length is 0."""
 
     def rate(count: Array) -> Array:
@@ -52,36 +53,3 @@ def over_the_run(learning_rate: Any, length: Any, power: Any) -> Schedule:
         return learning_rate * left**power
 
     return rate
-
-
-class Falling(Algorithm):
-    """Base of the methods whose step size falls to nothing over the run (abstract)."""
-
-    learning_rate: float = hyper(0.1, "step size at the beginning", above=0)
-    decay_steps: float | None = hyper(
-        None,
-        "steps after which the step size begins to fall as 1 / (1 + t / decay_steps)^power;"
-        " None: as (1 - t / T)^power over a run of T steps",
-        above=0,
-        optional=True,
-        real=True,
-    )
-    power: float = hyper(1.0, "how fast it falls; 0: not at all", least=0)
-    length: float = hyper(0.0, "T, if not what `fit` says", least=0)
-
-    @property
-    def falls(self) -> bool:
-        is_made = isinstance(getattr(self, "optimizer", None), optax.GradientTransformation)
-        return self.decay_steps is None and self.power != 0 and not is_made
-
-    def over(self, num_steps: int) -> Algorithm:
-        if self.length > 0 or not self.falls:
-            return self
-        return eqx.tree_at(lambda a: a.length, self, float(num_steps))
-
-    def schedule(self, share: float = 1.0) -> Schedule:
-        """The step size at each count; a `share` shortens steps and stretches time as much."""
-        rate = share * self.learning_rate
-        if self.decay_steps is None:
-            return over_the_run(rate, self.length, self.power)
-        return robbins_monro(rate, self.decay_steps / share, self.power)

@@ -37,13 +37,16 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import noise, tree
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.gradients import noise
 from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.gradients.draws import mean_over_draws
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
@@ -127,14 +130,15 @@ def vadam_update(
     return mean - step, m, s
 
 
-class Vadam(Algorithm):
+class Vadam(ModeStart):
     """Mean-field variational inference at the price of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
     title: ClassVar[str] = "variational Adam: weight noise inside Adam"
-    needs_gaussian_prior: ClassVar[bool] = True
-    takes_q: ClassVar[bool] = True
-    shown: ClassVar[tuple[str, ...]] = ("nll",)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        needs_gaussian_prior=True, accepts_initial_gaussian=True
+    )
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.1, "step size of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)

@@ -38,15 +38,17 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayeslearn import noise, tree
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.vadam import prior_share, spread, starting_s, tree_unzip
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
-from bayeslearn.gradients import curvature
+from bayeslearn.gradients import curvature, noise
 from bayeslearn.gradients.draws import mean_over_draws
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 FIRST_WEIGHT = 0.01  # of the complexity cost, when a warm-up begins
@@ -111,16 +113,17 @@ def dealt_out(target: Target, rows: Batch, num: int) -> tuple[Batch, Array]:
     return parts, jax.vmap(lambda part: target.scale(rows) / target.scale(part))(parts)
 
 
-class VOGN(Algorithm):
+class VOGN(ModeStart):
     """Mean-field variational inference by natural gradients and per-example squares."""
 
     name: ClassVar[str] = "vogn"
     title: ClassVar[str] = "variational online Gauss-Newton, per-example squared gradients"
-    needs_per_example: ClassVar[bool] = True
-    needs_gaussian_prior: ClassVar[bool] = True
-    takes_q: ClassVar[bool] = True
-    shown: ClassVar[tuple[str, ...]] = ("nll", "kl")
-    left_to_looks: ClassVar[tuple[str, ...]] = ("elbo", "kl")
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        needs_per_example=True, needs_gaussian_prior=True, accepts_initial_gaussian=True
+    )
+    info_fields: ClassVar[InfoFields] = InfoFields(
+        progress=("nll", "kl"), evaluation_only=("elbo", "kl")
+    )
 
     learning_rate: float = hyper(0.3, "share of the natural step of the mean", above=0)
     decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
@@ -212,7 +215,7 @@ class VOGN(Algorithm):
         nll, kl = nll * target.num_data, q.kl(target.prior)
         return VOGNState(mean, s, m, state.count + 1), VOGNInfo(-nll - kl, nll, kl, weight)
 
-    def remarks(self, target: Target, params: PyTree) -> list[str]:
+    def run_notes(self, target: Target, params: PyTree) -> list[str]:
         slow = curvature.fallbacks(target, params)
         if not slow:
             return []

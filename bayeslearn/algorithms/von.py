@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState, GaussianVI
 from bayeslearn.algorithms.ngvi import natural_step
-from bayeslearn.model import Batch, Target
+from bayeslearn.data.rows import Batch
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.gradients.curvature import starting_prec
-from bayeslearn.model import Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
@@ -37,7 +37,7 @@ def windows(num_warmup: int) -> tuple[Array, Array]:
     return jnp.asarray(schedule[:, 0] == 1), jnp.asarray(schedule[:, 1] == 1)
 
 
-def meetings(num_warmup: int) -> tuple[int, ...]:
+def pooling_steps(num_warmup: int) -> tuple[int, ...]:
     """Numbers of steps after which chains pool what they have learned."""
     if num_warmup == 0:
         return ()

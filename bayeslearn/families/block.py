@@ -22,10 +22,12 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.base import Gaussian
 from bayeslearn.families.full import FullGaussian, spread
 from bayeslearn.geometry.natural import Expectation, Natural
+from bayeslearn.models.priors.correlated import BlockPrior, CorrelatedPrior
+from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import BlockPrior, CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 Groups = tuple[tuple[int, ...], ...]
@@ -35,7 +37,7 @@ def _as_groups(groups: Iterable[Iterable[int]]) -> Groups:
     return tuple(tuple(int(position) for position in group) for group in groups)
 
 
-class BlockGaussian(eqx.Module):
+class BlockGaussian(Gaussian):
     """Independent blocks; `groups[g]` are positions among the leaves, `factors[g]` is C_g."""
 
     mean: PyTree

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.base import Gaussian
 from bayeslearn.families.block import BlockGaussian
 from bayeslearn.families.full import FullGaussian
 from bayeslearn.geometry import natural as coordinates
 from bayeslearn.geometry.natural import Expectation, Natural
+from bayeslearn.models.priors.correlated import CorrelatedPrior
+from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 
-class DiagonalGaussian(eqx.Module):
+class DiagonalGaussian(Gaussian):
     """q(w) = N(mean, diag(std^2)); `mean` and `std` are pytrees like the parameters."""
 
     mean: PyTree

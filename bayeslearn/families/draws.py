@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.families.base import Family
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
 
-class Draws(eqx.Module):
+class Draws(Family):
     """Kept draws with leading axes (chains, draws)."""
 
     draws: PyTree

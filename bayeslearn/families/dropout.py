@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.networks.masked import Site, draw_masks, factor, masked_weights
+from bayeslearn.families.base import Family
+from bayeslearn.models.networks.masked import Site, draw_masks, factor, masked_weights
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
 
-class Dropout(eqx.Module):
+class Dropout(Family):
     """W = M diag(z), with one random factor of mean one for each input of each masked layer.
 
     `mean` is E[W] = M; in the notation without 1 / keep it is keep times the weights. All weights

@@ -16,21 +16,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.base import Gaussian
 from bayeslearn.geometry import natural as coordinates
 from bayeslearn.geometry.natural import Expectation, Natural
+from bayeslearn.models.priors.correlated import BlockPrior, CorrelatedPrior
+from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import double_precision
-from bayeslearn.priors import BlockPrior, CorrelatedPrior, GaussianPrior
 from bayeslearn.tree import Array, PyTree
 
 
-class FullGaussian(eqx.Module):
+class FullGaussian(Gaussian):
     """q(w) = N(mean, factor factor^T); `mean` is a pytree like the parameters, `factor` (k, k)."""
 
     mean: PyTree

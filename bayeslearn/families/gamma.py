@@ -14,7 +14,6 @@ and a Poisson likelihood adds (sum of counts, -exposure) to them.
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,12 +21,13 @@ from jax.scipy.special import digamma, gammaln, polygamma
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.base import Density
 from bayeslearn.geometry.natural import Expectation, Natural
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
 
-class Gamma(eqx.Module):
+class Gamma(Density):
     """q(t) = prod Gamma(t; shape, rate); both are pytrees like the parameters."""
 
     shape: PyTree

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.families.base import Family
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
 
-class Point(eqx.Module):
+class Point(Family):
     """All mass on one set of weights. It has no spread, so no density, entropy or KL."""
 
     mean: PyTree

@@ -24,6 +24,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.families.base import ClosedForm
 from bayeslearn.precision import double_precision
 from bayeslearn.tree import Array, PyTree
 
@@ -86,11 +87,11 @@ class MatrixNormalInverseWishart(eqx.Module):
 
     def predict(self, x: Array) -> tuple[Array, Array, Array]:
         """At features (rows, p): location (rows, d), x^T prec^-1 x (rows,), degrees of freedom."""
-        doubt = jnp.sum(x * jnp.linalg.solve(self.prec, x.T).T, axis=1)
-        return x @ self.location, doubt, self.dof - self.columns + 1.0
+        leverage = jnp.sum(x * jnp.linalg.solve(self.prec, x.T).T, axis=1)
+        return x @ self.location, leverage, self.dof - self.columns + 1.0
 
 
-class ConjugateFamily(eqx.Module):
+class ConjugateFamily(ClosedForm):
     """The same over the parameters of a model that is linear in its weights.
 
     `order[o]` are the positions of output o's weights in the network's parameter vector. The
@@ -150,11 +151,11 @@ class ConjugateFamily(eqx.Module):
         """The exact prediction at rows of x."""
         offset, jacobian = linear_parts(target, self.like, x)
         features = jacobian[:, 0, self.order[0]]
-        location, doubt, dof = self.exact.predict(features)
+        location, leverage, dof = self.exact.predict(features)
         return StudentPredictive(
             target.likelihood,
             np.asarray(offset + location),
-            np.asarray(doubt),
+            np.asarray(leverage),
             np.asarray(self.exact.scale),
             float(dof),
         )
@@ -190,11 +191,11 @@ class StudentPredictive:
         self,
         likelihood: Any,
         location: np.ndarray,
-        doubt: np.ndarray,
+        leverage: np.ndarray,
         scale: np.ndarray,
         dof: float,
     ):
-        self._likelihood, self._location, self._doubt = likelihood, location, doubt
+        self._likelihood, self._location, self._leverage = likelihood, location, leverage
         self._scale, self.dof = scale, dof
         self.num_rows = len(location)
 
@@ -208,7 +209,7 @@ class StudentPredictive:
     @property
     def scale(self) -> np.ndarray:
         """Scale matrix of each row: (rows, columns, columns)."""
-        return (1.0 + self._doubt)[:, None, None] * self._scale / self.dof
+        return (1.0 + self._leverage)[:, None, None] * self._scale / self.dof
 
     @property
     def mean(self) -> np.ndarray:
@@ -226,7 +227,7 @@ class StudentPredictive:
 
     @property
     def epistemic(self) -> np.ndarray:
-        return self._like_y(self._doubt[:, None] * np.diagonal(self._mean_noise()))
+        return self._like_y(self._leverage[:, None] * np.diagonal(self._mean_noise()))
 
     @property
     def total(self) -> np.ndarray:
@@ -241,9 +242,9 @@ class StudentPredictive:
         return np.sqrt(self.total)
 
     def covariance(self) -> np.ndarray:
-        return (1.0 + self._doubt)[:, None, None] * self._mean_noise()
+        return (1.0 + self._leverage)[:, None, None] * self._mean_noise()
 
-    def like_mean(self, y: Any) -> np.ndarray:
+    def align_y(self, y: Any) -> np.ndarray:
         return self._like_y(self._check_y(y))
 
     def log_prob(self, y: Any) -> np.ndarray:

@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import precision, tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import per_example
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 MAX_ROWS = 1024  # rows that a starting estimate looks at

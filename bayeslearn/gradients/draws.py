@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.model import Batch, Target
+from bayeslearn.data.rows import Batch
+from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
 
 # Weights times rows of a draw, up to which draws are taken at once: below it a device is not full.

@@ -35,9 +35,10 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import precision, tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import sites
 from bayeslearn.gradients.curvature import row_function
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 KINDS = ("weights", "local", "flipout")

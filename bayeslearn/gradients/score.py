@@ -38,9 +38,10 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame
 from bayeslearn.gradients.whitened import leave_one_out
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 BASELINES = ("leave-one-out", "control-variate", "none")

@@ -24,9 +24,10 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import BlockFrame, Symmetric
 from bayeslearn.gradients import curvature
-from bayeslearn.model import Batch, Target
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 

@@ -15,8 +15,9 @@ from hmc_gradients import bare_loop, make_target
 from peers import problems
 
 import bayeslearn as bl
-from bayeslearn import fitting, tree
+from bayeslearn import tree
 from bayeslearn.families import DiagonalGaussian
+from bayeslearn.inference import fitting
 
 PACKAGES = ("bayeslearn", "jax", "jaxlib", "numpy")
 METHODS = {
@@ -155,7 +156,7 @@ def laplace(turns, covariance: str, weights: str) -> None:
     with jax.enable_x64(True):
         target, params = model.bind(problems.regression_rows(), jax.random.key(problems.SEED))
         if weights == "last_layer":
-            target, params = model.hold(target, params)
+            target, params = model.freeze(target, params)
         while True:
             state = fitting._init(algorithm, jax.random.key(problems.SEED), target, params)
             jax.block_until_ready(state)

@@ -176,5 +176,5 @@ def test_chains_pool_what_warm_up_has_taught_them(x64):
     for chain in range(2):
         np.testing.assert_allclose(pooled.inverse_mass[chain], 2.5 * warmup.inverse_mass[0])
         np.testing.assert_allclose(pooled.step_size[chain], 2 * warmup.step_size[0])
-    assert warming.meetings(0) == ()
-    assert bl.HMC(mass_matrix="identity").meetings() == ()
+    assert warming.pooling_steps(0) == ()
+    assert bl.HMC(mass_matrix="identity").pooling_steps() == ()

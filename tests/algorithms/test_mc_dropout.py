@@ -14,7 +14,7 @@ from scipy import stats
 
 import bayeslearn as bl
 from bayeslearn.errors import ArgumentError
-from bayeslearn.networks.masked import (
+from bayeslearn.models.networks.masked import (
     MaskedMatrix,
     MaskedNetwork,
     draw_masks,
@@ -499,7 +499,7 @@ def test_its_spread_does_not_shrink_with_the_data():
 
 def test_it_has_no_density():
     assert not any(hasattr(bl.families.Dropout, n) for n in ("log_prob", "entropy", "kl"))
-    assert not bl.MCDropout.has_lower_bound
+    assert not bl.MCDropout.capabilities.has_lower_bound
 
 
 MESSAGES = {

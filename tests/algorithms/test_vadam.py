@@ -14,7 +14,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.algorithms.vadam import Correction, Vadam, batch_gradient, vadam_update
-from bayeslearn.model import Batch
+from bayeslearn.data.rows import Batch
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.algorithms.vogn import VOGN, gradient_moments, vogn_update
+from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import curvature
-from bayeslearn.model import Batch
 
 
 @pytest.fixture(scope="module")

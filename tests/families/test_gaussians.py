@@ -12,8 +12,8 @@ import scipy.stats
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, Point, make_groups
 from bayeslearn.geometry import natural
+from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import inside_double_precision
-from bayeslearn.priors import GaussianPrior
 
 K = 8
 NUM = 4000  # draws, always as many: one shape to compile

@@ -10,8 +10,8 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import tree
+from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import curvature
-from bayeslearn.model import Batch
 
 pytestmark = pytest.mark.usefixtures("x64")
 

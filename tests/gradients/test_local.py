@@ -10,10 +10,10 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn import noise, tree
+from bayeslearn import tree
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import DiagonalGaussian
-from bayeslearn.gradients import local
+from bayeslearn.gradients import local, noise
 
 KEYS = jax.random.split(jax.random.key(2), 4000)
 ROWS = 12
@@ -186,9 +186,9 @@ def odd(x64):
 def test_leaves_without_a_rule_are_named(odd):
     assert local.shared(*odd, "local") == ["along", "changed", "tied"]
     assert local.shared(*odd, "flipout") == ["changed", "tied"]
-    (note,) = bl.BayesByBackprop(perturb="flipout").remarks(*odd)
+    (note,) = bl.BayesByBackprop(perturb="flipout").run_notes(*odd)
     assert "same draw of changed, tied:" in note
-    assert not bl.BayesByBackprop().remarks(*odd)
+    assert not bl.BayesByBackprop().run_notes(*odd)
 
 
 @pytest.mark.slow

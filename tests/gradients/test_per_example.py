@@ -10,8 +10,8 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import tree
-from bayeslearn.gradients import curvature, per_example
-from bayeslearn.model import Batch
+from bayeslearn.data.rows import Batch
+from bayeslearn.gradients import curvature, entries, per_example
 
 ROWS = 6
 
@@ -169,7 +169,7 @@ def test_kernels_of_every_kind():
 def test_a_few_rows_at_a_time_are_the_same(monkeypatch):
     rows = normal(1, ROWS, 5, 2)
     function, params = of_network(bl.networks.LSTM(hidden=(4,)), rows)
-    monkeypatch.setitem(per_example.CHUNK_BYTES, "cpu", 4 * 4 * 16 * 4)  # four rows, then two
+    monkeypatch.setitem(entries.CHUNK_BYTES, "cpu", 4 * 4 * 16 * 4)  # four rows, then two
     check(function, params, rows)
 
 
@@ -179,7 +179,7 @@ def test_half_the_leaves_held_and_rows_of_unequal_weight(x64):
     x, y = rng.normal(size=(ROWS, 3)).astype(np.float32), rng.normal(size=ROWS)
     network = bl.networks.MLP([4])
     model = bl.Model(network, bl.likelihoods.Gaussian(), bayesian=["layers.1.*"], dtype="float32")
-    target, params = model.hold(*model.bind((x, y), jax.random.key(0)))
+    target, params = model.freeze(*model.bind((x, y), jax.random.key(0)))
     params = tree.double(params)
     batch = target.data._replace(weight=jnp.asarray([1.0, 2.0, 0.5, 0.0, 1.0, 3.0]))
 

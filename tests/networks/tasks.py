@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bayeslearn import likelihoods, networks
+from bayeslearn.models import networks
+from bayeslearn.models.likelihoods import classes, gaussian
 
 TEST_ROWS = 1000
 
@@ -77,15 +78,15 @@ def radial(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]
 TASKS = {
     "CNN": (
         networks.CNN([3], pooling="mean", pool_size=6, hidden=[]),
-        likelihoods.Bernoulli(),
+        classes.Bernoulli(),
         bars,
     ),
-    "ResNet": (networks.ResNet([2], kernel_size=3, groups=1), likelihoods.Bernoulli(), bars),
-    "RNN": (networks.RNN([5]), likelihoods.Gaussian(), sine_phase),
-    "LSTM": (networks.LSTM([4]), likelihoods.Gaussian(), sine_phase),
-    "GRU": (networks.GRU([4]), likelihoods.Gaussian(), sine_phase),
-    "RBF": (networks.RBF(10), likelihoods.Gaussian(), radial),
-    "BL": (networks.BL([]), likelihoods.Gaussian(), bilinear),
-    "TABL": (networks.TABL([]), likelihoods.Gaussian(), bilinear),
-    "BagOfFeatures": (networks.BagOfFeatures(4, hidden=[4]), likelihoods.Bernoulli(), mixtures),
+    "ResNet": (networks.ResNet([2], kernel_size=3, groups=1), classes.Bernoulli(), bars),
+    "RNN": (networks.RNN([5]), gaussian.Gaussian(), sine_phase),
+    "LSTM": (networks.LSTM([4]), gaussian.Gaussian(), sine_phase),
+    "GRU": (networks.GRU([4]), gaussian.Gaussian(), sine_phase),
+    "RBF": (networks.RBF(10), gaussian.Gaussian(), radial),
+    "BL": (networks.BL([]), gaussian.Gaussian(), bilinear),
+    "TABL": (networks.TABL([]), gaussian.Gaussian(), bilinear),
+    "BagOfFeatures": (networks.BagOfFeatures(4, hidden=[4]), classes.Bernoulli(), mixtures),
 }

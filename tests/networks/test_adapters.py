@@ -21,7 +21,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError
-from bayeslearn.networks import as_network
+from bayeslearn.models.networks import as_network
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3)).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError
-from bayeslearn.networks import parts
+from bayeslearn.models.networks import parts
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.normal(size=(8, 8))
@@ -535,7 +535,7 @@ def test_a_saved_network_comes_back(name, tmp_path):
         dtypes=tuple(str(leaf.dtype) for leaf in jax.tree.leaves(params)),
     )
     rows = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), example)
-    target = target.on(target.batch((rows, y)))
+    target = target.with_data(target.batch((rows, y)))
     family = bl.families.Point({"network": params, "likelihood": {}})
     told = {"trace": {}, "elbo": None, "stopped": "", "notes": (), "seed": 0}
     times = {"wall_time": 0.0, "compile_time": 0.0}

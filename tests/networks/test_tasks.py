@@ -33,7 +33,7 @@ def fitted(name: str, algorithm: str, rows: int = 300, seed: int = 0):
     chosen = ALGORITHMS.get(algorithm, bl.MAP())
     if algorithm == "mc-dropout":
         chosen = best_keep(network, likelihood, train, seed)
-    options = {"num_chains": 2} if chosen.is_sampler else {}
+    options = {"num_chains": 2} if chosen.capabilities.is_sampler else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bl.MixingWarning)
         posterior = bl.fit(

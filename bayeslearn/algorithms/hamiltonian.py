@@ -1,0 +1,134 @@
+"""What HMC and NUTS share: the leapfrog integrator, the metric, and warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.algorithms import warmup as warming
+from bayeslearn.algorithms.base import InfoFields, hyper
+from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.models.target import Target
+from bayeslearn.tree import Array, PyTree
+
+
+class HamiltonianState(NamedTuple):
+    position: PyTree
+    log_density: Array
+    gradient: PyTree
+    count: Array  # type: ignore[assignment]
+    warmup: warming.Warmup
+
+
+def in_one_vector(target: Target, position: PyTree) -> tuple[Callable, Callable]:
+    """All weights in one vector: the way back to a tree like `position`, and the log-joint.
+
+    A trajectory is then few large operations, not many small ones.
+    """
+    unravel = tree.unraveler(position)
+    return unravel, lambda vector: target.log_joint(unravel(vector))
+
+
+def leapfrog(
+    value_and_grad: Callable[[PyTree], tuple[Array, PyTree]],
+    velocity: Callable[[PyTree], PyTree],
+    position: PyTree,
+    momentum: PyTree,
+    log_density: Array,
+    gradient: PyTree,
+    step_size: Array,
+    num_leapfrog: Array | int,
+) -> tuple[PyTree, PyTree, Array, PyTree]:
+    """`num_leapfrog` steps along the Hamiltonian flow; one gradient each.
+
+    Between two steps their half kicks are one whole kick, of which the last step takes half back.
+    """
+
+    def kick(momentum: PyTree, gradient: PyTree, share: float = 1.0) -> PyTree:
+        return jax.tree.map(lambda r, g: r + share * step_size * g, momentum, gradient)
+
+    def one(_: Array, carry: tuple[PyTree, PyTree, Array, PyTree]):
+        position, momentum, _, _ = carry
+        position = jax.tree.map(lambda q, v: q + step_size * v, position, velocity(momentum))
+        log_density, gradient = value_and_grad(position)
+        return position, kick(momentum, gradient), log_density, gradient
+
+    start = (position, kick(momentum, gradient, 0.5), log_density, gradient)
+    position, momentum, log_density, gradient = jax.lax.fori_loop(0, num_leapfrog, one, start)
+    return position, kick(momentum, gradient, -0.5), log_density, gradient
+
+
+def metric(inverse_mass: Array) -> tuple[Callable, Callable]:
+    """velocity(rho) = M^-1 rho, and a draw of rho ~ N(0, M), for M^-1 (k,) or (k, k)."""
+
+    def noise(key: Array) -> Array:
+        return jax.random.normal(key, inverse_mass.shape[:1], inverse_mass.dtype)
+
+    if inverse_mass.ndim == 1:
+        return lambda rho: inverse_mass * rho, lambda key: noise(key) / jnp.sqrt(inverse_mass)
+    cholesky = jnp.linalg.cholesky(inverse_mass)
+
+    def draw(key: Array) -> Array:
+        return jax.scipy.linalg.solve_triangular(cholesky, noise(key), trans=1, lower=True)
+
+    return lambda rho: inverse_mass @ rho, draw
+
+
+def kinetic_energy(momentum: PyTree, velocity: PyTree) -> Array:
+    return 0.5 * tree.total(jax.tree.map(jnp.multiply, momentum, velocity))
+
+
+class HamiltonianSampler(Sampler):
+    """Base of HMC and NUTS (abstract)."""
+
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("acceptance", "diverging"))
+
+    step_size: float = hyper(0.1, "leapfrog step, where its adaptation starts", above=0)
+    mass_matrix: str = hyper(
+        "diagonal", "mass matrix from warm-up", choices=("identity", "diagonal", "dense")
+    )
+    target_acceptance: float = hyper(0.8, "target of the step size adaptation", above=0, below=1)
+
+    def check(self, target: Target, params: PyTree) -> None:
+        if self.mass_matrix == "dense":
+            tree.check_dense(tree.size(params), 'mass_matrix="diagonal"')
+
+    def init(self, key: Array, target: Target, params: PyTree) -> HamiltonianState:
+        position, warmup = warming.start(
+            key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
+        )
+        log_density, gradient = jax.value_and_grad(target.log_joint)(position)
+        return HamiltonianState(position, log_density, gradient, jnp.zeros((), jnp.int32), warmup)
+
+    def next_state(
+        self,
+        state: HamiltonianState,
+        position: Array,
+        log_density: Array,
+        gradient: Array,
+        acceptance: Array,
+    ) -> HamiltonianState:
+        """The state at a new position (as a vector), with warm-up adapted to the acceptance."""
+        warmup = warming.update(
+            state.warmup,
+            state.count,
+            position,
+            acceptance,
+            num_warmup=self.num_warmup,
+            mass_matrix=self.mass_matrix,
+            target_acceptance=self.target_acceptance,
+        )
+        unravel = tree.unraveler(state.position)
+        return HamiltonianState(
+            unravel(position), log_density, unravel(gradient), state.count + 1, warmup
+        )
+
+    def pooling_steps(self) -> tuple[int, ...]:
+        return () if self.mass_matrix == "identity" else warming.pooling_steps(self.num_warmup)
+
+    def pool(self, states: HamiltonianState) -> HamiltonianState:
+        return states._replace(warmup=warming.pooled(states.warmup))

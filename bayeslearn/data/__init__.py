@@ -1,0 +1,1 @@
+"""Where rows come from: arrays with weights, minibatches, streams and files beyond memory."""

@@ -1,0 +1,1 @@
+"""`fit` and `resume`: one loop for every algorithm, in parts."""

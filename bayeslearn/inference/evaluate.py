@@ -1,0 +1,106 @@
+"""Evaluations: the lower bound by draws of q, and the log-likelihood of held-out rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.batches import sample_rows
+from bayeslearn.data.rows import Batch
+from bayeslearn.families import Point
+from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.models.protocols import Reparametrised
+from bayeslearn.models.target import Target
+from bayeslearn.tree import Array, PyTree
+
+EVAL_DRAWS = 64
+EVAL_BATCH = 16  # of those at a time
+EVAL_ROWS = 8192
+FINAL_EVALUATIONS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
+
+
+@jax.jit
+def evaluate(
+    algorithm: Algorithm, target: Target, state: PyTree, key: Array, validation: Batch | None
+) -> dict[str, Array]:
+    """The lower bound (or, for a point, the log-joint) and its parts, by name.
+
+    "objective" is what decides which iterate is best, and "error" its standard error. With
+    validation rows the objective is their mean log-likelihood.
+    """
+    target = algorithm.bind_state(target, state)
+    q = algorithm.approximation(target, state)
+    if (own := algorithm.objective(key, target, state)) is not None:
+        metrics = own
+    elif not algorithm.capabilities.has_lower_bound:
+        log_likelihood = target.scaled_log_likelihood(q.mean)
+        log_joint = log_likelihood + target.log_prior(q.mean) - target.divergence()
+        metrics = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
+        metrics["error"] = jnp.zeros((), jnp.float64)
+    else:
+        metrics = lower_bound(target, q, key, EVAL_DRAWS)
+        metrics["objective"] = metrics["elbo"]
+    if validation is not None:
+        mean, error = held_out_log_likelihood(algorithm, target, q, key, validation)
+        metrics["validation"] = metrics["objective"] = mean
+        metrics["error"] = error
+    return metrics
+
+
+def held_out_log_likelihood(
+    algorithm: Algorithm, target: Target, q: Family, key: Array, rows: Batch
+) -> tuple[Array, Array]:
+    """Weighted mean log predictive density of rows, and its standard error over them."""
+    draws = q.sample(key, 1 if isinstance(q, Point) else EVAL_DRAWS)
+    predictive = algorithm.predictive_target(target, q).to_predict()
+    unweighted = rows._replace(weight=None)
+    terms = jax.lax.map(lambda w: predictive.log_likelihood(w, unweighted), draws)
+    log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
+    return jnp.mean(log_prob), jnp.zeros((), jnp.float64)
+
+
+def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[str, Array]:
+    """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
+
+    The elbo is the mean of h = log p(D, w) - log q(w), which does not vary at all where q is the
+    posterior; kl is exact for Gaussians, and nll the remainder. A part of the model that has a
+    posterior of its own adds its divergence to kl.
+    """
+    if isinstance(q, Reparametrised):
+        noise = tree.normal_like(key, q.mean, num_draws)
+        draws = jax.vmap(q.transform)(noise)
+        squares = jax.vmap(lambda e: tree.total(jax.tree.map(jnp.square, e)))(noise)
+        log_q = 0.5 * (tree.size(q.mean) - squares) - q.entropy()
+    else:
+        draws = q.sample(key, num_draws)
+        log_q = jax.vmap(q.log_prob)(draws)
+    log_likelihood = jax.lax.map(
+        target.scaled_log_likelihood, draws, batch_size=min(num_draws, EVAL_BATCH)
+    )
+    divergence = log_q - jax.vmap(target.log_prior)(draws)
+    h = log_likelihood - divergence
+    has_closed_form = target.prior is not None and target.prior.is_gaussian
+    is_exact = has_closed_form and isinstance(q, Gaussian)
+    kl = q.kl(target.prior) if is_exact else jnp.mean(divergence)
+    kl = kl + target.divergence()
+    elbo = jnp.mean(h) - target.divergence()
+    error = jnp.std(h) / jnp.sqrt(num_draws)
+    return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
+
+
+def evaluation_rows(target: Target) -> Batch | None:
+    """The rows on which the lower bound is measured: all, or an even sample of them."""
+    return None if target.data is None else sample_rows(target.data, EVAL_ROWS)
+
+
+def final_lower_bound(
+    algorithm: Algorithm, target: Target, state: PyTree, key: Array, validation: Batch | None
+) -> float:
+    """The lower bound from draws that had no part in any choice."""
+    target = target.with_data(evaluation_rows(target))
+    keys = jax.random.split(key, FINAL_EVALUATIONS)
+    bounds = [evaluate(algorithm, target, state, key, validation)["elbo"] for key in keys]
+    return float(np.mean(bounds))

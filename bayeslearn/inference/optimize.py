@@ -1,0 +1,378 @@
+"""The optimisation loop: steps in rounds, an evaluation after each, guards, early stopping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Batch
+from bayeslearn.data.streams import planned_counts
+from bayeslearn.distributed.processes import gather
+from bayeslearn.errors import ArgumentError, DataError, DivergenceError
+from bayeslearn.families.base import Family
+from bayeslearn.inference import guards
+from bayeslearn.inference.context import MAIN, RunContext, named_key
+from bayeslearn.inference.evaluate import evaluate, evaluation_rows, final_lower_bound
+from bayeslearn.inference.kernels import (
+    init_state,
+    init_state_from,
+    log_joint,
+    refresh,
+    run_steps,
+)
+from bayeslearn.inference.options import Phase
+from bayeslearn.inference.run_state import (
+    OptimizationState,
+    join_segments,
+    phase_record,
+    restore_phase,
+)
+from bayeslearn.models.target import Target
+from bayeslearn.progress import Progress
+from bayeslearn.tree import Array, PyTree
+
+EVALUATIONS = 100  # in a full-length run
+MIN_EVAL_EVERY = 10  # steps between evaluations in a short one: an evaluation costs steps
+PATIENCE = 20  # evaluations without a new best before stopping
+CHUNK = 100  # steps per compiled call
+
+
+class StartingPoint(NamedTuple):
+    """What a phase leaves to the one after it."""
+
+    q: Family
+    target: Target  # with what was refreshed on the way
+    compile_time: float = 0.0
+    state: PyTree = None  # of the method itself, to go on from
+    steps_done: int = 0  # of the method itself, that led there
+
+
+class RunOutcome(NamedTuple):
+    """What a loop comes to."""
+
+    state: PyTree
+    target: Target  # with what was refreshed on the way
+    draws: PyTree | None
+    trace: dict[str, np.ndarray]
+    elbo: float | None
+    stop_reason: str
+    notes: list[str]
+    compile_time: float
+
+
+def first_state(
+    target: Target,
+    algorithm: Algorithm,
+    params: PyTree,
+    start: StartingPoint | None,
+    key: Array,
+    context: RunContext,
+) -> PyTree:
+    """The first state: from the warm start if there was one, else from the network."""
+    layout = context.layout
+    if start is None:
+        return init_state(algorithm, key, target, params, layout=layout)
+    if start.state is not None:
+        return start.state
+    return init_state_from(algorithm, key, target, start.q, layout=layout)
+
+
+def optimize(
+    context: RunContext,
+    algorithm: Algorithm,
+    params: PyTree,
+    start: StartingPoint | None,
+    num_steps: int,
+    eval_every: int | None = None,
+    patience: int | None = None,
+    *,
+    may_end: bool = True,
+) -> RunOutcome:
+    """Run one phase of at most `num_steps` steps, those of `start` included.
+
+    A stream of batches that ends before all steps are done ends them, if it `may_end`.
+    """
+    loop = _Loop(context, algorithm, params, start, num_steps, eval_every, patience, may_end)
+    return loop.restored() or loop.run()
+
+
+class _Loop:
+    """One phase: what it is made of, and the parts of its loop."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        algorithm: Algorithm,
+        params: PyTree,
+        start: StartingPoint | None,
+        num_steps: int,
+        eval_every: int | None,
+        patience: int | None,
+        may_end: bool,
+    ):
+        self.context, self.algorithm, self.params, self.start = context, algorithm, params, start
+        self.patience, self.may_end = patience, may_end
+        self.base, self.done = (context.target, 0)
+        if start is not None:
+            self.base, self.done = start.target, start.steps_done
+        self.num_steps = num_steps - self.done
+        fewest = min(MIN_EVAL_EVERY, self.num_steps // MIN_EVAL_EVERY)
+        default = max(1, fewest, self.num_steps // EVALUATIONS)
+        self.eval_every = min(self.num_steps, eval_every or default)
+        # A fixed length, so that runs of other lengths do not compile again.
+        stream = context.stream
+        self.length = CHUNK if stream is None else stream.length(self.base)
+        self.limit = context.chunk_limit(self.length)
+        self.key_evaluate = named_key(context.key, "evaluate")
+        rows = evaluation_rows(self.base)
+        self.eval_rows = rows if context.layout is None else context.layout.put_rows(rows)
+        self.began = time.perf_counter()
+
+    def begin(self) -> PyTree:
+        """The first state."""
+        key = named_key(self.context.key, "init")
+        return first_state(self.base, self.algorithm, self.params, self.start, key, self.context)
+
+    def restored(self) -> RunOutcome | None:
+        """The result of this phase, where an earlier process has finished it."""
+        context = self.context
+        if context.checkpointer is None:
+            return None
+        record = context.checkpointer.completed_phase(context.phase)
+        if record is None:
+            return None
+        state, target = restore_phase(record, jax.eval_shape(self.begin), self.base)
+        state = state if context.layout is None else context.layout.put_state(state)
+        if "phase" in record:
+            context.phases.append(Phase(**record["phase"]))
+        return RunOutcome(state, target, None, {}, None, "", [], 0.0)
+
+    def run(self) -> RunOutcome:
+        """The loop itself."""
+        context, algorithm = self.context, self.algorithm
+        run = self.prepared()
+        advance = self.compiled(run)
+        compile_time = time.perf_counter() - self.began
+        label = algorithm.name if context.phase == MAIN else f"{algorithm.name}, {context.phase}"
+        with Progress(label, self.num_steps, context.progress) as bar:
+            while run.step < run.length and not run.has_ended:
+                if not self.round(run, advance):
+                    continue
+                if run.position == run.step:
+                    run.stop_reason = f"The data iterator ended after {run.step} steps."
+                    break
+                before = run.good, run.target, run.step
+                guards.accept_round(run)
+                self.evaluated(run, before, bar)
+        if run.step == 0:
+            raise ArgumentError(
+                "`data` must give at least one batch, got an iterator that is empty."
+            )
+        if run.best.step == 0:  # every evaluation was rejected
+            guards.give_up(algorithm, run, guards.SCALE_OUT_OF_RANGE)
+        return self.finished(run, compile_time)
+
+    def prepared(self) -> OptimizationState:
+        """The state of the loop: new, or as an earlier process left it."""
+        context = self.context
+        saved = None
+        if context.checkpointer is not None:
+            saved = context.checkpointer.saved_state(context.phase)
+        if saved is None:
+            state = self.begin()
+            check_finite_start(self.base, state, self.params)
+            run = OptimizationState(state, self.base, self.patience, self.num_steps)
+            run.stop_reason = f"All {self.num_steps} steps were done."
+            return run
+        put = None if context.layout is None else context.layout.put_state
+        return OptimizationState.from_record(
+            saved, jax.eval_shape(self.begin), self.base, self.patience, self.num_steps, put
+        )
+
+    def compiled(self, run: OptimizationState) -> Callable:
+        """The steps, compiled by a call of none so that compile and run time can be separated."""
+        context = self.context
+        rows = context.batch_size if context.stream is None else None
+        advance = partial(
+            run_steps,
+            key_step=named_key(context.key, "step"),
+            key_data=named_key(context.key, "data"),
+            length=self.length,
+            layout=context.layout,
+            batch_size=rows,
+        )
+        if context.stream is None:
+            advance(
+                self.algorithm, target=run.target, state=run.state, begin=0, count=0, stream=None
+            )
+        return advance
+
+    def round(self, run: OptimizationState, advance: Callable) -> bool:
+        """Steps up to the next evaluation; False after a step back."""
+        goal = min(run.length, run.step + self.eval_every)
+        while run.position < goal and not run.has_ended:
+            self.context.maybe_save(run)
+            stream, count = self.next_batches(run, goal)
+            if run.has_ended:
+                break
+            algorithm = self.algorithm.with_run_length(self.done + run.length)
+            if run.rate_scale != 1.0:
+                algorithm = algorithm.with_shorter_steps(run.rate_scale)
+            run.state, info, nonfinite, finite = advance(
+                algorithm,
+                target=run.target,
+                state=run.state,
+                begin=run.position,
+                count=count,
+                stream=stream,
+            )
+            for name, values in info.items():
+                run.infos.setdefault(name, []).append(np.asarray(values)[:count])
+            run.position += count
+            run.nonfinite += int(nonfinite)
+            if not bool(finite) or run.nonfinite > self.eval_every // 2:
+                guards.back_off(run)
+                guards.check_can_continue(self.algorithm, run, guards.NONFINITE)
+                return False
+        return True
+
+    def next_batches(self, run: OptimizationState, goal: int) -> tuple[Batch | None, int]:
+        """Batches of a stream for the next call, and its number of steps."""
+        context, count = self.context, min(self.limit, goal - run.position)
+        if context.stream is None:
+            return None, count
+        counts = planned_counts(run.position, goal, run.length, self.eval_every, self.limit)
+        with context.save_on_error(run):
+            batches, count = context.stream.chunk(run.target, counts, self.length)
+            if context.is_shared:  # it ends where the first of the processes' ends
+                count = int(np.min(gather(count)))
+            if count == 0 and not self.may_end:
+                raise DataError(
+                    f"The data iterator ended after {run.position} of {self.num_steps} steps. Give"
+                    ' more batches, or num_steps="auto" to end where they do.'
+                )
+        run.has_ended = count == 0
+        return batches, count
+
+    def evaluated(
+        self, run: OptimizationState, before: tuple[PyTree, Target, int], bar: Progress
+    ) -> None:
+        """Evaluate the new state; then guards, early stopping and the callback."""
+        context, algorithm = self.context, self.algorithm
+        # New draws at every evaluation: noise then averages out over the window.
+        key = jax.random.fold_in(self.key_evaluate, run.step)
+        if run.target.refreshes:
+            key_refresh = jax.random.fold_in(key, 1)
+            run.target = refresh(algorithm, run.target, run.state, key_refresh)
+        target = run.target.with_data(self.eval_rows)
+        values = evaluate(algorithm, target, run.state, key, context.validation)
+        metrics = {name: float(value) for name, value in values.items()}
+        acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
+        for name, value in ({"step": run.step} | metrics | acted).items():
+            run.trace.setdefault("eval_" + name, []).append(value)
+        bar.update(run.step, metrics | {name: n for name, n in acted.items() if n})
+        self.guard(run, before, target, metrics)
+        metrics.pop("error")
+        if context.notify(run, algorithm.name, self.num_steps, metrics):
+            run.stop_reason = f"The callback stopped it at step {run.step}."
+            run.has_ended = True
+
+    def guard(
+        self,
+        run: OptimizationState,
+        before: tuple[PyTree, Target, int],
+        target: Target,
+        metrics: dict[str, float],
+    ) -> None:
+        """Step back from a state that makes no sense; stop where nothing is gained."""
+        algorithm, step = self.algorithm, run.step
+        error = metrics["error"]
+        bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
+        is_rejected = False
+        if algorithm.can_shorten_steps:
+            is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))
+            is_rejected = is_suspect and bool(
+                guards.scale_out_of_range(algorithm, target, run.state)
+            )
+        accepted = before if is_rejected else (run.state, run.target, step)
+        if is_rejected and run.best.state is not None:
+            pass  # what is rejected says nothing of the state it goes back to
+        elif not run.best.update(metrics["objective"], error, *accepted):
+            self.converged(run)
+        elif run.has_ended:
+            run.stop_reason = f"The data iterator ended after {step} steps."
+        if is_rejected:
+            guards.reject_scale(run, *before[:2])
+            guards.check_can_continue(algorithm, run, guards.SCALE_OUT_OF_RANGE)
+        elif (
+            algorithm.can_shorten_steps
+            and not run.has_ended
+            and guards.lower_bound_lost(run, bound, error, float(self.base.num_data))
+        ):
+            guards.back_off(run, to_best=True)
+            guards.check_can_continue(algorithm, run, guards.LOWER_BOUND_LOST)
+
+    def converged(self, run: OptimizationState) -> None:
+        """Patience has ended: stop, or let the step size decay and then stop."""
+        reason = (
+            f"The objective's moving average had no new best for {run.best.patience} evaluations,"
+            f" after step {run.step}; "
+        )
+        if self.algorithm.has_decaying_rate:
+            guards.shorten_schedule(run, self.eval_every)
+            run.stop_reason = f"{reason}its step size then decayed to zero by {run.length}."
+        else:
+            run.stop_reason = f"{reason}the iterate of step {run.best.step} is returned."
+            run.has_ended = True
+
+    def finished(self, run: OptimizationState, compile_time: float) -> RunOutcome:
+        """The best state, and the trace where it is the method's own phase."""
+        context, algorithm, best = self.context, self.algorithm, run.best
+        checkpointer = context.checkpointer
+        assert best.target is not None
+        notes = [*algorithm.run_notes(best.target, self.params), *guards.guard_notes(run)]
+        target = algorithm.bind_state(best.target, best.state)
+        seconds = time.perf_counter() - self.began
+        if context.phase != MAIN:
+            phase = Phase(context.phase, algorithm.name, run.step, 0, seconds, None, True)
+            context.phases.append(phase)
+            if checkpointer is not None:
+                state, changed = context.gather_to_host((best.state, target.with_data(None)))
+                record = phase_record(state, changed) | {"phase": phase._asdict()}
+                checkpointer.finish_phase(context.phase, record, context.position)
+            return RunOutcome(
+                best.state, target, None, {}, None, run.stop_reason, notes, compile_time
+            )
+        elbo = None
+        if algorithm.capabilities.has_lower_bound:
+            key = named_key(context.key, "fresh")
+            elbo = final_lower_bound(algorithm, best.target, best.state, key, context.validation)
+        segments = [run.segment()]
+        if checkpointer is not None:
+            run.has_ended = True
+            checkpointer.save(context.phase, run)
+            segments = [*checkpointer.segments(), run.segment()]
+        trace = join_segments(segments, 0)
+        context.phases.append(
+            Phase(context.phase, algorithm.name, run.step, 0, seconds, elbo, True)
+        )
+        return RunOutcome(
+            best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time
+        )
+
+
+def check_finite_start(target: Target, state: PyTree, params: PyTree) -> None:
+    """Refuse a start at which the density or the state is not finite."""
+    value = float(log_joint(target, params))
+    if not (np.isfinite(value) and bool(tree.all_finite(state))):
+        raise DivergenceError(
+            f"The log-density at the starting point is {value}. Scale x and y to unit variance, or"
+            " start elsewhere with `init=`."
+        )

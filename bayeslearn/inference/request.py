@@ -1,0 +1,88 @@
+"""A request of `fit`: all of its arguments, checked, in one object."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.distributed.mesh import Layout
+from bayeslearn.inference.arguments import check_arguments
+from bayeslearn.inference.context import Callback
+from bayeslearn.inference.multistart import MultiStart
+from bayeslearn.inference.options import FitOptions
+from bayeslearn.models.model import Model
+from bayeslearn.models.target import Target
+from bayeslearn.storage.checkpoints import Checkpointer
+from bayeslearn.storage.codec import describe_model
+from bayeslearn.tree import PyTree
+
+# What is stored with a run, of FitOptions: the rest changes nothing but pace and rounding.
+STORED_OPTIONS = ("eval_every", "patience", "num_data")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What `fit` is to do."""
+
+    model: Model | Target
+    algorithm: Algorithm
+    data: Any  # (x, y), (x, y, weight), or an iterable of batches
+    seed: int
+    num_steps: int | str = "auto"
+    num_epochs: int | None = None
+    batch_size: int | str = "auto"
+    num_chains: int | None = None
+    validation: Any = None
+    init: PyTree | None = None
+    starts: int | str | MultiStart = "auto"
+    callback: Callback | None = None
+    progress: bool | None = None
+    checkpointer: Checkpointer | None = None
+    layout: Layout | None = None
+    options: FitOptions = dataclasses.field(default_factory=FitOptions)
+
+    def __post_init__(self) -> None:
+        check_arguments(
+            self.algorithm,
+            self.options,
+            seed=self.seed,
+            num_steps=self.num_steps,
+            num_epochs=self.num_epochs,
+            batch_size=self.batch_size,
+            num_chains=self.num_chains,
+            starts=self.starts,
+            validation=self.validation,
+            callback=self.callback,
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes run it."""
+        return self.layout is not None and self.layout.is_shared
+
+    def stored(self) -> dict[str, Any]:
+        """What a run's folder keeps of it."""
+        starts = self.starts
+        return {
+            "model": describe_model(self.model) if isinstance(self.model, Model) else None,
+            "algorithm": self.algorithm,
+            "options": {
+                "seed": self.seed,
+                "num_steps": self.num_steps,
+                "batch_size": self.batch_size,
+                "num_chains": self.num_chains,
+                **{name: getattr(self.options, name) for name in STORED_OPTIONS},
+                "starts": starts,
+            },
+            "init": self.init,
+            "has_callback": self.callback is not None,
+        }
+
+    @classmethod
+    def from_stored(cls, stored: dict[str, Any], *, options: FitOptions, **parts: Any) -> Request:
+        """The request of a run's folder, with what is not stored there."""
+        known = dict(stored["options"])
+        kept = {name: known.pop(name, None) for name in STORED_OPTIONS}
+        known.setdefault("starts", 1)  # the first runs had one
+        return cls(options=dataclasses.replace(options, **kept), **known, **parts)

@@ -1,0 +1,171 @@
+"""One run: bind, checkpoint, phases, the method itself, its result. Knows no `Posterior`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.joint import Joint
+from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.data.rows import Batch
+from bayeslearn.distributed.processes import is_first, map_collective_errors
+from bayeslearn.families.base import Family
+from bayeslearn.inference.arguments import is_auto
+from bayeslearn.inference.context import RunContext
+from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.options import Phase
+from bayeslearn.inference.phases import WarmStart, freeze_leaves
+from bayeslearn.inference.request import Request
+from bayeslearn.inference.sample import sample
+from bayeslearn.inference.setup import Bound, bind
+from bayeslearn.models.target import Target
+from bayeslearn.precision import to_host
+from bayeslearn.storage.fingerprints import digest, fingerprint
+from bayeslearn.tree import PyTree
+
+NUM_CHAINS = 4
+
+
+class RunResult(NamedTuple):
+    """What a run has learned, and how it went; the fields of a `Posterior`."""
+
+    target: Target
+    algorithm: Algorithm
+    family: Family
+    state: PyTree
+    trace: dict[str, np.ndarray]
+    elbo: float | None
+    stopped: str
+    notes: tuple[str, ...]
+    seed: int
+    wall_time: float
+    compile_time: float
+    phases: tuple[Phase, ...]
+
+
+def infer(request: Request) -> RunResult:
+    """Do what `fit` was asked to."""
+    began = time.perf_counter()
+    key = jax.random.key(int(request.seed))
+    bound = bind(request, key)
+    checkpointer, stream, layout = request.checkpointer, bound.stream, request.layout
+    target, validation, progress = bound.target, bound.validation, request.progress
+    if checkpointer is not None:
+        checkpointer.enter(request.stored(), _fingerprints(target, bound.starts[0], validation))
+        if stream is not None:
+            # Processes may have other rows when the run is resumed.
+            stream.keep(target, checkpointer.position, compares=not request.is_shared)
+    host_rows = target.data
+    if layout is not None:
+        target = layout.put(target.with_data(None)).with_data(layout.put_rows(target.data))
+        validation, key = layout.put_rows(validation), layout.put(key)
+        progress = False if layout.is_shared and not is_first() else progress
+    context = RunContext(
+        target=target,
+        stream=stream,
+        validation=validation,
+        batch_size=bound.batch_size,
+        key=key,
+        progress=progress,
+        callback=request.callback,
+        chunk_size=request.options.chunk_size,
+        checkpointer=checkpointer,
+        layout=layout,
+        host_rows=host_rows,
+    )
+    with (
+        map_collective_errors(request.is_shared),
+        contextlib.nullcontext() if checkpointer is None else checkpointer.running(),
+        contextlib.nullcontext() if stream is None else contextlib.closing(stream),
+    ):
+        return _run_phases(context, request, bound, began)
+
+
+def _run_phases(context: RunContext, request: Request, bound: Bound, began: float) -> RunResult:
+    """Frozen leaves, warm start, the method itself."""
+    algorithm, starts = request.algorithm, bound.starts
+    compile_time = 0.0
+    if bound.partial_model is not None:
+        target, start, compile_time = freeze_leaves(context, bound.partial_model, starts[0])
+        context, starts = dataclasses.replace(context, target=target), [start]
+        if bound.partial_model.frozen == "joint":
+            algorithm = Joint(algorithm)
+    num_steps = algorithm.auto_steps if is_auto(request.num_steps) else int(request.num_steps)
+    multistart = bound.multistart
+    if multistart is not None and not is_auto(request.num_steps):
+        if algorithm.capabilities.supports_multistart:  # they come before the requested steps
+            other = multistart.perturbation(algorithm, context.target)
+            num_steps += multistart.first_steps if other is None else multistart.perturbation_steps
+    notes, begin = [], None
+    stream = context.stream
+    if bound.initial is not None and algorithm.capabilities.accepts_initial_gaussian:
+        begin = StartingPoint(bound.initial, context.target)
+    elif stream is None or stream.restarts:
+        begin = WarmStart(multistart).run(context, algorithm, starts, num_steps)
+    elif algorithm.warm_start() is not None:
+        notes.append("There was no warm start: the data iterator can be read only once.")
+    if algorithm.capabilities.is_sampler:
+        chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
+        outcome = sample(context, cast(Sampler, algorithm), starts[0], begin, chains)
+    else:
+        outcome = optimize(
+            context,
+            algorithm,
+            starts[0],
+            begin,
+            num_steps,
+            request.options.eval_every,
+            _patience(request),
+            may_end=is_auto(request.num_steps),
+        )
+    compile_time += outcome.compile_time + (0.0 if begin is None else begin.compile_time)
+    target = dataclasses.replace(
+        context.target_on_host(outcome.target), microbatch=None, remat=False
+    )
+    state = context.gather_to_host(outcome.state)
+    if stream is not None:
+        notes.extend(stream.all_notes())
+    family = algorithm.approximation(target, state, outcome.draws)
+    if isinstance(algorithm, Joint):
+        algorithm, state = algorithm.inner, state.inner
+    checkpointer = context.checkpointer
+    saved = [] if checkpointer is None else checkpointer.notes()
+    return RunResult(
+        target=target,
+        algorithm=algorithm,
+        family=to_host(family),
+        state=state,
+        trace=outcome.trace,
+        elbo=outcome.elbo,
+        stopped=outcome.stop_reason,
+        notes=(*notes, *outcome.notes, *saved),
+        seed=int(request.seed),
+        wall_time=time.perf_counter() - began if checkpointer is None else checkpointer.elapsed(),
+        compile_time=compile_time,
+        phases=tuple(context.phases),
+    )
+
+
+def _patience(request: Request) -> int | None:
+    patience = request.options.patience
+    if is_auto(patience):
+        return PATIENCE if is_auto(request.num_steps) else None
+    return None if patience is None else int(patience)
+
+
+def _fingerprints(target: Target, start: PyTree, validation: Batch | None) -> dict[str, Any]:
+    """What tells the data and the model from others, for those who resume."""
+    rest = dataclasses.replace(target, data=None)
+    return {
+        "data": None if target.data is None else fingerprint(target.data._asdict()),
+        "validation": None if validation is None else fingerprint(validation._asdict()),
+        "model": digest((rest, start)),
+        "num_weights": tree.size(start),
+    }

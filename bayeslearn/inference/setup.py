@@ -1,0 +1,245 @@
+"""From a request to a run: the model bound to data, checked, with its starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.map import MAP
+from bayeslearn.data.batches import auto_batch_size
+from bayeslearn.data.rows import Batch, check_data
+from bayeslearn.data.streams import Stream, is_mapped, mapped
+from bayeslearn.distributed.mesh import on_host
+from bayeslearn.distributed.processes import gather
+from bayeslearn.errors import DataWarning, Shown, refuse
+from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.inference.arguments import check_suits, is_auto
+from bayeslearn.inference.context import named_key
+from bayeslearn.inference.evaluate import EVAL_ROWS
+from bayeslearn.inference.multistart import MultiStart, further_starts
+from bayeslearn.inference.request import Request
+from bayeslearn.models.model import Model
+from bayeslearn.models.target import Target, check_like_training
+from bayeslearn.tree import Array, PyTree
+
+SCALE_WARNING = 1e4  # columns larger than this, or smaller than its inverse, deserve a warning
+MAX_WEIGHTS_FOR_STARTS = 10_000
+
+
+class Bound(NamedTuple):
+    """A request bound to its data."""
+
+    target: Target
+    starts: list[PyTree]
+    stream: Stream | None
+    validation: Batch | None
+    batch_size: int
+    initial: Family | None  # a Gaussian to start from
+    partial_model: Model | None  # whose other leaves are frozen
+    multistart: MultiStart | None
+
+
+def bind(request: Request, key: Array) -> Bound:
+    """Bind the model, and refuse what does not fit together."""
+    algorithm, options, layout = request.algorithm, request.options, request.layout
+    with contextlib.nullcontext() if layout is None else on_host():
+        target, start, stream = _bind_data(request, key)
+    batch_size = request.batch_size
+    if stream is not None and is_pair(request.data):  # a memory map, in batches of this size
+        batch_size = "auto"
+    init, initial = request.init, None
+    if isinstance(init, Gaussian):
+        initial, init = init, init.mean
+    if init is not None:
+        start = check_start(init, start)
+    if start is None:
+        refuse("init", None, "be given to start from, for a Target that has no start of its own")
+    check_suits(algorithm, target, batch_size, stream, options.num_data, request.validation)
+    validation = None
+    if request.validation is not None:
+        validation = _bind_validation(target, request.validation)
+    partial_model = _partial_model(request, stream)
+    algorithm.check(
+        *((target, start) if partial_model is None else partial_model.freeze(target, start))
+    )
+    multistart = _multistart(request, target, start, stream)
+    starts = [start]
+    if multistart is not None:
+        starts = further_starts(key, target, start, multistart.num_starts)
+    rows = 1 if target.data is None else len(target.data.y)
+    if is_auto(batch_size):
+        batch_size = auto_batch_size(rows)
+    elif int(batch_size) > rows:
+        refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
+    microbatch = options.microbatch
+    if microbatch is not None and stream is None and int(batch_size) % int(microbatch):
+        refuse("microbatch", microbatch, f"divide the rows of a batch ({batch_size})")
+    target = dataclasses.replace(target, microbatch=microbatch, remat=options.remat)
+    if isinstance(request.model, Model) and stream is None:
+        _warn_of_data(target)
+    return Bound(
+        target, starts, stream, validation, int(batch_size), initial, partial_model, multistart
+    )
+
+
+def _bind_data(request: Request, key: Array) -> tuple[Target, PyTree, Stream | None]:
+    """The target, starting parameters, and the stream if data come as one."""
+    model, data, layout = request.model, request.data, request.layout
+    key = named_key(key, "network")
+    if isinstance(model, Target):
+        if data is not None:
+            refuse("data", Shown("data beside a Target"), "be left out: a Target has its own")
+        if model.data is not None:
+            model.rows()
+        return model, model.start, None
+    if not isinstance(model, Model):
+        refuse("model", Shown(f"a {type(model).__name__}"), "be a bl.Model or a bl.Target")
+    if data is None:
+        refuse("data", None, "be (x, y)")
+    source = None
+    if is_pair(data):
+        if request.algorithm.capabilities.takes_minibatches and not request.is_shared:
+            source = mapped(data, model, request.batch_size, request.seed)
+        if source is None:
+            target, start = model.bind(data, key)
+            return target, start, None
+    elif isinstance(data, tuple | np.ndarray | jax.Array) or not isinstance(data, Iterable):
+        refuse(
+            "data",
+            Shown(f"a {type(data).__name__}"),
+            "be (x, y), (x, y, weight), or an iterable of such batches",
+        )
+    put = jax.device_put if layout is None else layout.put_stream
+    stream = Stream(data if source is None else source, put)
+    if source is not None:
+        stream.notes.append(
+            f"The memory map was not copied but read in batches of {source.batch_size} rows, as"
+            " bl.sources.arrays does."
+        )
+    num_data = request.options.num_data
+    if num_data is None:
+        num_data = stream.num_data()
+        if request.is_shared:  # each process has counted its own rows
+            num_data = int(np.sum(gather(num_data)))
+    try:
+        first = stream.first(EVAL_ROWS)
+    except StopIteration:
+        refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
+    first = first if layout is None else layout.first_rows(first)
+    target, start = model.bind(first, key, num_data=int(num_data))
+    return target, start, stream
+
+
+def is_pair(data: Any) -> bool:
+    """Whether data are arrays (x, y[, weight]), and not batches of them."""
+    return isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])
+
+
+def _is_table(x: Any) -> bool:
+    """Whether x is the inputs themselves and not the first batch of a list of two."""
+    return not (isinstance(x, tuple | list) and len(x) == 2 and hasattr(x[0], "shape"))
+
+
+def is_in_memory(data: Any) -> bool:
+    """Whether data are arrays that are bound as they are."""
+    return is_pair(data) and not is_mapped(data)
+
+
+def _bind_validation(target: Target, validation: Any) -> Batch:
+    x, y, weight = check_data(validation, "validation")
+    check_like_training(x, target)
+    return target.batch((x, target.likelihood.check(y)), weight)
+
+
+def check_start(params: PyTree, start: PyTree) -> PyTree:
+    """Parameters to start from, in the structure and dtypes of the model's own."""
+    if start is None:
+        return jax.tree.map(jnp.asarray, params)
+    if str(jax.tree.structure(params)) != str(jax.tree.structure(start)):
+        refuse(
+            "init",
+            Shown(f"the tree {jax.tree.structure(params)}"),
+            f"have the structure {jax.tree.structure(start)}",
+        )
+    names = tree.leaf_names(start)
+    for name, p, s in zip(names, jax.tree.leaves(params), jax.tree.leaves(start), strict=True):
+        if jnp.shape(p) != s.shape:
+            refuse("init", Shown(f"shape {jnp.shape(p)} for {name}"), f"have shape {s.shape} there")
+    return tree.cast_like(params, start)
+
+
+def _partial_model(request: Request, stream: Stream | None) -> Model | None:
+    """The model, where only some of its leaves have a posterior."""
+    model = request.model
+    if not isinstance(model, Model) or model.bayesian is None:
+        return None
+    if isinstance(request.algorithm, MAP):
+        return None
+    if stream is not None and not stream.restarts:
+        refuse("data", Shown("an iterator"), "be readable twice, to train the other leaves first")
+    return model
+
+
+def _multistart(
+    request: Request, target: Target, start: PyTree, stream: Stream | None
+) -> MultiStart | None:
+    """How several starts are tried: as requested, or where it is the default."""
+    algorithm, requested = request.algorithm, request.starts
+    trying: Algorithm | None = algorithm
+    while trying is not None and not trying.capabilities.supports_multistart:
+        trying = trying.warm_start()
+    model = request.model
+    reasons = {
+        f"{algorithm.name} does not begin with mean field": trying is None,
+        "`init` says where to start": request.init is not None,
+        "a Target has a start of its own": not isinstance(model, Model),
+        "an iterable of batches is read from one start": stream is not None,
+        "frozen leaves are trained from one start": isinstance(model, Model)
+        and model.bayesian is not None,
+    }
+    why = [reason for reason, holds in reasons.items() if holds]
+    if not is_auto(requested):
+        if not isinstance(requested, MultiStart):
+            requested = MultiStart(num_starts=int(requested))
+        if requested.num_starts > 1 and why:
+            refuse("starts", requested.num_starts, f"be left out: {why[0]}")
+        return requested if requested.num_starts > 1 else None
+    if why or tree.size(start) > MAX_WEIGHTS_FOR_STARTS:
+        return None
+    # One matrix of weights makes no hidden units, and a run of given length is to be no longer. Of
+    # classes, guessing has a bound so good that a start on its way to a better one seems worse.
+    has_hidden = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(start["network"])) > 1
+    is_regression = target.likelihood.kind == "regression"
+    is_default = has_hidden and is_regression and is_auto(request.num_steps)
+    return MultiStart() if is_default else None
+
+
+def _warn_of_data(target: Target) -> None:
+    """`fit` scales nothing; priors and step sizes are made for columns of about unit variance."""
+    assert target.data is not None
+    found = []
+    if len(target.data.y) == 1:
+        found.append("There is a single row: the posterior is nearly the prior.")
+    names = tree.leaf_names({"x": target.data.x})
+    for name, leaf in zip(names, jax.tree.leaves(target.data.x), strict=True):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        columns = np.abs(np.asarray(leaf, np.float64)).reshape(len(leaf), -1)
+        largest = columns.max(axis=0)
+        odd = largest[(largest > SCALE_WARNING) | ((largest > 0) & (largest < 1 / SCALE_WARNING))]
+        if odd.size:
+            found.append(
+                f"{odd.size} column(s) of {name} are as large as {odd.max():.3g} or as small as"
+                f" {odd.min():.3g}. Scale them to unit variance, as the estimators do."
+            )
+    if found:
+        warnings.warn(" ".join(found), DataWarning, stacklevel=5)

@@ -1,0 +1,1 @@
+"""What is fitted: networks, likelihoods, priors, `Model`, and `Target` (a model bound to data)."""

@@ -1,0 +1,30 @@
+"""Likelihoods: how one observation follows from the network's output.
+
+Each likelihood is written by a person (`Gaussian()`), bound to the observations it will explain
+(`bind(y)` checks them and fixes what depends on them), and then describes ONE example and ONE
+set of weights. `params` are the likelihood's own parameters (the log noise scale), inferred like
+weights. `kind` tells how a predictive is summarized: by moments ("regression") or by class
+probabilities ("classification").
+
+An unknown noise covariance (`MultivariateGaussian()`) is the one thing that is not a parameter: its
+posterior given the weights is known, so that samplers integrate it out and the other methods update
+it in closed form (`marginal`, `refresh`).
+"""
+
+from bayeslearn.models.likelihoods.base import Likelihood
+from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical
+from bayeslearn.models.likelihoods.counts import Poisson
+from bayeslearn.models.likelihoods.custom import Custom
+from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Custom",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "MultivariateGaussian",
+    "Poisson",
+]

@@ -1,0 +1,296 @@
+"""Gaussian noise that is correlated between the columns of y."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import betainc, gammaln, multigammaln
+
+from bayeslearn import tree
+from bayeslearn.data.rows import total_weight
+from bayeslearn.errors import Shown, refuse
+from bayeslearn.models.likelihoods.base import Params, _Columns
+from bayeslearn.models.likelihoods.checks import _check_positive, _check_spd, _spread, _table
+from bayeslearn.models.likelihoods.gaussian import LOG_2PI
+from bayeslearn.models.likelihoods.inverse_wishart import (
+    _log_det,
+    expected_log_det,
+    inverse_wishart_kl,
+    sample_inverse_wishart,
+)
+from bayeslearn.models.protocols import Reparametrised
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import Array
+
+REFRESH_CELLS = 2**16  # draws x rows that a refresh evaluates; at least 4 and at most 256 draws
+TAIL_STEP, TAIL_NODES = 0.01, 1220  # of the table of Student's t
+
+
+class MultivariateGaussian(_Columns):
+    r"""Gaussian noise that is correlated between the columns of y.
+
+    `cov` is its covariance when it is known: (columns, columns), positive definite. Left out, it
+    is inferred under the prior IW(`degrees`, `scale`) (inverse-Wishart), independent of the
+    weights': the survey's product prior. `degrees` is columns + 2 unless said, the least whole
+    number with a mean, and `scale`, (columns, columns), the variances of y on a diagonal: the prior
+    mean of the covariance is then the spread of y, worth about one row.
+
+    With R the residuals of N rows, the covariance given the weights is IW(degrees + N,
+    scale + R^T R). **Samplers** see the density with the covariance integrated out,
+
+        log p(Y | w) = const - (degrees + N) / 2 log|scale + R^T R|,
+
+    and draw it for each kept draw: `params["likelihood"]["cov"]`. **All others** keep
+    q(cov) = IW(degrees + N, scale + E_q[R^T R]), its exact coordinate update, between rounds of
+    steps (E_q by draws, on all rows), and maximise E_q(cov)[log p(y | w, cov)] in them; the lower
+    bound holds KL(q(cov) || prior). Taking weights and covariance as independent makes q(cov) the
+    narrower and E[cov] the smaller the fewer rows there are per weight. `mean_noise()` is E[cov].
+
+    Aleatoric uncertainty is the covariance's diagonal, averaged over draws or q. A prediction
+    under q(cov) is the multivariate t that integrates it out.
+    """
+
+    cov: Any = None
+    degrees: Any = None
+    scale: Any = None
+    columns: int | None = eqx.field(default=None, static=True, kw_only=True)
+    is_vector: bool = eqx.field(default=False, static=True, kw_only=True)
+    root: Any = eqx.field(default=None, kw_only=True)  # Cholesky: of cov, or of q's scale
+    dof: Any = eqx.field(default=None, kw_only=True)  # of q
+    tails: Any = eqx.field(default=None, kw_only=True)  # of the t that predicts
+    role: str = eqx.field(default="train", static=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        if self.columns is not None:  # bound, and checked before
+            return
+        if self.cov is not None:
+            _check_spd("cov", self.cov, "Leave it out to have it learned.")
+            for name in ("degrees", "scale"):
+                if getattr(self, name) is not None:
+                    must = "be left out where `cov` is known"
+                    refuse(name, getattr(self, name), must)
+        if self.degrees is not None:
+            _check_positive("degrees", self.degrees)
+            if np.ndim(self.degrees):
+                refuse("degrees", self.degrees, "be one number")
+        if self.scale is not None:
+            _check_spd("scale", self.scale)
+
+    def bind(
+        self, y: np.ndarray, weight: np.ndarray | None = None
+    ) -> tuple[MultivariateGaussian, np.ndarray]:
+        table, d = _table(y)
+        for name in ("cov", "scale"):
+            value = getattr(self, name)
+            if value is not None and np.shape(value) != (d, d):
+                refuse(name, Shown(f"shape {np.shape(value)}"), f"be ({d}, {d}) for this y")
+        shape: dict[str, Any] = {"columns": d, "is_vector": np.ndim(y) == 1}
+        if self.cov is not None:
+            cov = jnp.asarray(self.cov, jnp.float64)
+            return MultivariateGaussian(cov, **shape, root=jnp.linalg.cholesky(cov)), table
+        degrees = d + 2.0 if self.degrees is None else float(self.degrees)
+        num_data = total_weight(table, weight)
+        least = max(d - 1, d + 1 - num_data)  # for a proper prior, and for a mean after the data
+        if degrees <= least:
+            refuse("degrees", self.degrees, f"be greater than {least:g} for {d} column(s) of y")
+        scale = np.diag(_spread(table, weight) ** 2) if self.scale is None else self.scale
+        scale = np.asarray(scale, np.float64)
+        centred = np.asarray(table, np.float64) - np.average(table, axis=0, weights=weight)
+        weighted = centred if weight is None else centred * weight[:, None]
+        # Before a fit knows better, residuals are those of a constant.
+        bound = MultivariateGaussian(
+            degrees=jnp.asarray(degrees, jnp.float64),
+            scale=jnp.asarray(scale, jnp.float64),
+            **shape,
+            root=jnp.linalg.cholesky(jnp.asarray(scale + weighted.T @ centred, jnp.float64)),
+            dof=jnp.asarray(degrees + num_data, jnp.float64),
+        )
+        return bound, table
+
+    # The noise of one observation
+
+    def _noise(self, params: Params) -> _Noise:
+        if "cov" in params:
+            return _Noise(jnp.linalg.cholesky(params["cov"]))
+        if self.dof is None:
+            return _Noise(self.root)
+        if self.role == "predict":
+            dof = self._predictive_dof()
+            return _Noise(self.root / jnp.sqrt(dof), dof, self.tails)
+        return _Noise(self.root / jnp.sqrt(self.dof))  # its precision is E_q[cov^-1]
+
+    def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
+        noise = self._noise(params)
+        found = noise.log_prob(y - outputs)
+        if "cov" in params or self.dof is None or self.role == "predict":
+            return found
+        # E_q[log|cov|] in place of -log|E_q[cov^-1]|
+        return found + noise.log_det() - 0.5 * expected_log_det(self.dof, self.root)
+
+    def mean(self, outputs: Array, params: Params) -> Array:
+        return outputs
+
+    def variance(self, outputs: Array, params: Params) -> Array:
+        return jnp.diagonal(self._noise(params).cov())
+
+    def covariance(self, outputs: Array, params: Params) -> Array:
+        return self._noise(params).cov()
+
+    def cdf(self, outputs: Array, y: Array, params: Params) -> Array:
+        return self._noise(params).cdf(y - outputs)
+
+    def sample(self, key: Array, outputs: Array, params: Params) -> Array:
+        return outputs + self._noise(params).sample(key)
+
+    # Where the covariance is unknown
+
+    @double_precision
+    def mean_noise(self) -> Array:
+        """E[cov] under q, or the known one."""
+        cov = self.root @ self.root.T
+        return cov if self.dof is None else cov / (self.dof - self.num_outputs - 1.0)
+
+    @property
+    def is_marginal(self) -> bool:  # type: ignore[override]
+        return self.role == "marginal"
+
+    @property
+    def refreshes(self) -> bool:  # type: ignore[override]
+        return self.dof is not None and self.role == "train"
+
+    def marginal(self) -> MultivariateGaussian:
+        return self if self.dof is None else dataclasses.replace(self, role="marginal")
+
+    def as_prior(self, num_data: Array, own: Params) -> MultivariateGaussian:
+        if self.dof is None:
+            return self
+        degrees = self.degrees + num_data
+        scale = self.root @ self.root.T
+        if "cov" in own:  # a sampler's draws: the inverse-Wishart with their mean
+            covs = own["cov"].reshape(-1, self.num_outputs, self.num_outputs)
+            scale = (degrees - self.num_outputs - 1.0) * jnp.mean(covs, axis=0)
+        root = jnp.linalg.cholesky(scale)
+        new = {"degrees": degrees, "scale": scale, "root": root, "dof": degrees}
+        return dataclasses.replace(self, **new, role="train")
+
+    def to_predict(self) -> MultivariateGaussian:
+        if self.dof is None or self.role == "predict":
+            return self
+        tails = student_tails(self._predictive_dof())
+        return dataclasses.replace(self, role="predict", tails=tails)
+
+    def _predictive_dof(self) -> Array:
+        return self.dof - self.num_outputs + 1.0
+
+    def divergence(self) -> Array | float:
+        if self.dof is None:
+            return 0.0
+        return inverse_wishart_kl(self.dof, self.root, self.degrees, self.scale)
+
+    def refresh(self, target: Any, q: Any, key: Array) -> MultivariateGaussian:
+        """q(cov) given q: its exact coordinate update, on all rows."""
+        num = int(np.clip(REFRESH_CELLS // len(target.data.y), 4, 256))
+        if isinstance(q, Reparametrised):  # in mirrored pairs, which cancel what is odd
+            half = tree.normal_like(key, q.mean, num // 2)
+            draws = jax.vmap(q.transform)(jax.tree.map(lambda e: jnp.concatenate([e, -e]), half))
+        else:
+            draws = q.sample(key, num)
+        squares = jax.lax.map(lambda w: self._squares(target, w), draws)
+        root = jnp.linalg.cholesky(self.scale + jnp.mean(squares, axis=0))
+        dof = self.degrees + target.num_data
+        return eqx.tree_at(lambda m: (m.root, m.dof), self, (root, dof))
+
+    def log_marginal(self, target: Any, params: Any, key: Array | None = None) -> Array:
+        """log p(Y | w) of all rows, the covariance integrated out."""
+        d, num_data = self.num_outputs, target.num_data
+        dof = self.degrees + num_data
+        return (
+            multigammaln(0.5 * dof, d)
+            - multigammaln(0.5 * self.degrees, d)
+            - 0.5 * num_data * d * jnp.log(jnp.pi)
+            + 0.5 * self.degrees * _log_det(self.scale)
+            - 0.5 * dof * _log_det(self.scale + self._squares(target, params, key))
+        )
+
+    def sample_marginalized(self, target: Any, params: Any, key: Array) -> Params:
+        """The likelihood's part of a sampler's draw: the covariance, drawn given the weights."""
+        scale = self.scale + self._squares(target, params)
+        return {"cov": sample_inverse_wishart(key, self.degrees + target.num_data, scale)}
+
+    def _squares(self, target: Any, params: Any, key: Array | None = None) -> Array:
+        """R^T R over all rows."""
+        data = target.data
+        residuals = data.y.astype(jnp.float64) - target.outputs(params, data.x, key)
+        if data.weight is not None:
+            residuals = residuals * jnp.sqrt(data.weight)[:, None]
+        return residuals.T @ residuals * target.scale()
+
+
+class _Noise(eqx.Module):
+    """Correlated noise: Gaussian with covariance root root^T, or t with that scale matrix."""
+
+    root: Array
+    dof: Array | None = None
+    tails: Array | None = None
+
+    def log_det(self) -> Array:
+        """Of the root."""
+        return jnp.sum(jnp.log(jnp.diagonal(self.root)))
+
+    def log_prob(self, residual: Array) -> Array:
+        d = len(self.root)
+        whitener = jax.scipy.linalg.solve_triangular(
+            self.root, jnp.eye(d, dtype=self.root.dtype), lower=True
+        )
+        square = jnp.sum((whitener @ residual) ** 2)
+        if self.dof is None:
+            return -0.5 * (square + d * LOG_2PI) - self.log_det()
+        half = 0.5 * (self.dof + d)
+        constant = gammaln(half) - gammaln(0.5 * self.dof) - 0.5 * d * jnp.log(self.dof * jnp.pi)
+        return constant - self.log_det() - half * jnp.log1p(square / self.dof)
+
+    def cov(self) -> Array:
+        cov = self.root @ self.root.T
+        return cov if self.dof is None else cov * self.dof / (self.dof - 2.0)
+
+    def cdf(self, residual: Array) -> Array:
+        """Of each column by itself."""
+        z = residual / jnp.sqrt(jnp.sum(self.root**2, axis=1))
+        if self.dof is None:
+            return jax.scipy.stats.norm.cdf(z)
+        assert self.tails is not None
+        at = jnp.minimum(jnp.arcsinh(jnp.abs(z)) / TAIL_STEP, len(self.tails) - 1.001)
+        index = jnp.floor(at).astype(jnp.int32)
+        s = at - index
+        (left, left_slope), (right, right_slope) = self.tails[index].T, self.tails[index + 1].T
+        curve = s**2 * (3.0 - 2.0 * s)  # cubic Hermite interpolation
+        tail = left + curve * (right - left)
+        tail = tail + s * (1.0 - s) * ((1.0 - s) * left_slope - s * right_slope)
+        return jnp.where(z < 0, tail, 1.0 - tail)
+
+    def sample(self, key: Array) -> Array:
+        key_normal, key_chi = jax.random.split(key)
+        noise = self.root @ jax.random.normal(key_normal, self.root.shape[:1], self.root.dtype)
+        if self.dof is None:
+            return noise
+        chi = jax.random.chisquare(key_chi, self.dof, dtype=self.root.dtype)
+        return noise * jnp.sqrt(self.dof / chi)
+
+
+@jax.jit
+def student_tails(dof: Array) -> Array:
+    """Upper tail of Student's t at sinh(i TAIL_STEP), and its slope in i.
+
+    One value by the incomplete beta function costs a hundred of a Gaussian's, and a quantile needs
+    sixty for each draw, so they are read from this table: to about 1e-10, up to z = 1e5.
+    """
+    at = TAIL_STEP * jnp.arange(TAIL_NODES, dtype=jnp.result_type(float))
+    z = jnp.sinh(at)
+    tail = 0.5 * betainc(0.5 * dof, 0.5, dof / (dof + z**2))
+    density = jnp.exp(jax.scipy.stats.t.logpdf(z, dof))
+    return jnp.stack([tail, -density * jnp.cosh(at) * TAIL_STEP], axis=1)

@@ -1,0 +1,46 @@
+"""The multilayer perceptron."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from bayeslearn.models.networks.parts import (
+    Activation,
+    Sizes,
+    apply_dense,
+    check_activation,
+    check_sizes,
+    dense_layers,
+)
+from bayeslearn.tree import Array, PyTree
+
+
+class MLP(eqx.Module):
+    """Dense layers of the sizes `hidden`, each followed by `activation`, then a dense output.
+
+    `activation` is a name from `jax.nn` or `jax.numpy` ("tanh", "relu", "gelu", ...) or a
+    function. An input of any shape is flattened. `MLP([])` is a linear model.
+    """
+
+    hidden: tuple[int, ...] = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
+    use_bias: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        hidden: Sizes = (50,),
+        activation: Activation = "tanh",
+        use_bias: bool = True,
+    ):
+        must = "be positive layer sizes, such as [50] or [64, 64]"
+        self.hidden = check_sizes("hidden", hidden, must)
+        self.activation = check_activation(activation)
+        self.use_bias = use_bias
+
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        sizes = (jnp.size(x_example), *self.hidden, num_outputs)
+        return {"layers": dense_layers(key, sizes, self.use_bias)}
+
+    def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
+        return apply_dense(params["layers"], self.activation, jnp.ravel(x))

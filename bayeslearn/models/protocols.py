@@ -1,0 +1,59 @@
+"""Structural types of what models meet: networks, and approximations q of their posterior.
+
+A user's own network or q need not inherit from anything: it has these methods. `families.base` has
+the classes that ours inherit from.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from bayeslearn.tree import Array, PyTree
+
+
+class Network(Protocol):
+    """A function of one example with parameters in a pytree."""
+
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Parameters to start from."""
+        ...
+
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
+        ...
+
+
+class Approximation(Protocol):
+    """A distribution q over parameters."""
+
+    @property
+    def mean(self) -> PyTree:
+        """Mean of each weight."""
+        ...
+
+    @property
+    def std(self) -> PyTree:
+        """Standard deviation of each weight."""
+        ...
+
+    def sample(self, key: Array, num: int) -> PyTree:
+        """`num` draws along a leading axis."""
+        ...
+
+
+@runtime_checkable
+class WithDensity(Protocol):
+    """A q with a density; a point has none."""
+
+    def log_prob(self, params: PyTree) -> Array:
+        """Log-density at one set of parameters."""
+        ...
+
+
+@runtime_checkable
+class Reparametrised(Protocol):
+    """A q whose draws are a function of standard normal noise."""
+
+    def transform(self, noise: PyTree) -> PyTree:
+        """The draw that the noise gives."""
+        ...

@@ -1,0 +1,258 @@
+"""Target: a model bound to data, the density that algorithms see.
+
+Signs and scales, once for the whole library: everything is a log-probability (higher is better)
+of the whole data set. `Target.log_likelihood` gives one number per example; the factor
+`num_data / batch size` of a minibatch is applied in `Target.scaled_log_likelihood` and nowhere
+else; the prior is never scaled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import precision, tree
+from bayeslearn.data.rows import Batch
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.tree import Array, PyTree
+
+
+class Target(eqx.Module):
+    """A model bound to data: a density over parameters. A pytree; data and prior are leaves."""
+
+    network: Any
+    likelihood: Any
+    prior: Any  # bound (see `priors`); None for a bare density
+    data: Batch | None
+    num_data: Array
+    dtypes: tuple[str, ...] = eqx.field(static=True)
+    density: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
+    start: PyTree = None
+    frozen: PyTree = None  # the network's leaves that have no posterior
+    frozen_prior: Any = None
+    microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
+    remat: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    @precision.double_precision
+    def from_log_density(log_density: Callable[[PyTree], Array], params: PyTree) -> Target:
+        """Any unnormalised log-density of any pytree; `params` is where to start.
+
+        It is evaluated in double precision. It counts as one observation with a flat prior.
+        """
+        if not callable(log_density):
+            refuse("log_density", log_density, "be a function of the parameters")
+        start = tree.double(_check_params(jax.tree.map(jnp.asarray, params)))
+        shape = jax.eval_shape(log_density, start)
+        if jax.tree.leaves(shape) != [shape] or shape.shape != ():
+            refuse("log_density", Shown(f"a function that returns {shape}"), "return one number")
+        return Target(
+            network=None,
+            likelihood=None,
+            prior=None,
+            data=None,
+            num_data=jnp.asarray(1.0, jnp.float64),
+            dtypes=(),
+            density=log_density,
+            start=start,
+        )
+
+    @property
+    def dtype(self) -> Any:
+        """The widest floating-point type of the network's weights."""
+        return jnp.result_type(*self.dtypes) if self.dtypes else jnp.dtype(jnp.float64)
+
+    @property
+    def is_density(self) -> bool:
+        return self.density is not None
+
+    def with_data(self, data: Batch | None) -> Target:
+        """The same density on other rows, which speak for as many data."""
+        return dataclasses.replace(self, data=data)
+
+    def rows(self) -> Batch:
+        """The training rows; refused where they are gone, as in a posterior that was loaded."""
+        assert self.data is not None
+        if len(self.data.y) == 0:
+            raise ArgumentError(
+                "This needs the training rows, and they are not saved with a posterior: fit the"
+                " model to them again."
+            )
+        return self.data
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether a part of the model has a posterior of its own, updated in closed form."""
+        return any(getattr(part, "refreshes", False) for part in (self.likelihood, self.prior))
+
+    def refresh(self, q: Any, key: Array) -> Target:
+        """The exact coordinate update of those parts, given q; `fit` calls it between rounds."""
+        target = self
+        for name in ("likelihood", "prior"):
+            part = getattr(target, name)
+            if getattr(part, "refreshes", False):
+                part = part.refresh(target, q, key)
+                target = dataclasses.replace(target, **{name: part})
+        return target
+
+    def divergence(self) -> Array:
+        """KL of those parts' posteriors from their priors."""
+        parts: tuple[Any, ...] = (self.likelihood, self.prior)
+        found = [part.divergence() for part in parts if hasattr(part, "divergence")]
+        return sum(found, start=jnp.zeros((), jnp.float64))
+
+    def marginal(self) -> Target:
+        """The density that samplers see: what the likelihood can integrate out is gone."""
+        if self.likelihood is None:
+            return self
+        return dataclasses.replace(self, likelihood=self.likelihood.marginal())
+
+    def to_predict(self) -> Target:
+        """The target whose likelihood is that of new observations."""
+        return dataclasses.replace(self, likelihood=self.likelihood.to_predict())
+
+    def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
+        """Arrays on the device, floating-point ones in the network's dtype."""
+        with precision.network_precision(self.dtype):
+            x, y = jax.tree.map(self._cast, data)
+        return Batch(x, y, None if weight is None else jnp.asarray(weight, jnp.float64))
+
+    def _cast(self, leaf: Any) -> Array:
+        leaf = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        return jnp.asarray(leaf, self.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+
+    def weights(self, params: PyTree) -> PyTree:
+        """The network's leaves, those frozen among them, in the network's own dtypes."""
+        network = params["network"]
+        if self.frozen is not None:
+            network = eqx.combine(network, self.frozen)
+        leaves, treedef = jax.tree.flatten(network)
+        leaves = [w.astype(d) for w, d in zip(leaves, self.dtypes, strict=True)]
+        return jax.tree.unflatten(treedef, leaves)
+
+    def row_outputs(self, weights: PyTree, row: PyTree, key: Array | None = None) -> Array:
+        """The network on one row; call it under `network_precision`."""
+        return jnp.atleast_1d(self.network.apply(weights, row, key))
+
+    def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
+        with precision.network_precision(self.dtype):
+            weights = jax.tree.map(_held_wide, self.weights(params))
+
+            def of_row(row: PyTree) -> Array:
+                return self.row_outputs(weights, row, key)
+
+            if self.remat:
+                of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
+            split = tree.pieces(x, self.microbatch)
+            if split is None:
+                outputs = jax.vmap(of_row)(x)
+            else:  # a gradient keeps a piece's rows alone, and evaluates it again
+                parts = jax.lax.map(jax.checkpoint(jax.vmap(of_row)), split)
+                outputs = jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
+
+    def log_likelihood(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """log p(y_i | x_i, params) times its weight, one number per example in double precision."""
+        if self.density is not None:
+            return jnp.asarray(self.density(params), jnp.float64)[None]
+        batch = self.rows() if batch is None else batch
+        outputs = self.outputs(params, batch.x, key)
+        terms = jax.vmap(self.likelihood.log_prob, (0, 0, None))(
+            outputs, batch.y, params["likelihood"]
+        ).astype(jnp.float64)
+        if batch.weight is None:
+            return terms
+        return batch.weight * jnp.where(batch.weight > 0, terms, 0.0)
+
+    def scaled_log_likelihood(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """Unbiased estimate of the whole data set's log-likelihood from a batch."""
+        if self.likelihood is not None and self.likelihood.is_marginal:
+            assert self.data is not None
+            if batch is not None and len(batch.y) != len(self.data.y):
+                must = "hold all rows: with the noise integrated out they are not independent"
+                refuse("batch", Shown(f"{len(batch.y)} rows"), must)
+            return self.likelihood.log_marginal(self, params, key)
+        terms = self.log_likelihood(params, batch, key)
+        return jnp.sum(terms) * self.scale(batch)
+
+    def scale(self, batch: Batch | None = None) -> Array:
+        """num_data / number of real rows in the batch, each worth the mean weight of the data."""
+        if self.density is not None:
+            return jnp.asarray(1.0, jnp.float64)
+        batch = self.rows() if batch is None else batch
+        if batch.weight is None:
+            return self.num_data / len(batch.y)
+        # By rows and not by their weights, so that a minibatch's sum has no bias.
+        rows = jnp.maximum(jnp.sum(batch.weight > 0), 1)
+        return self.num_data / (rows * self.mean_weight)
+
+    @property
+    def mean_weight(self) -> Array | float:
+        """Of the rows that count at all."""
+        if self.data is None or self.data.weight is None:
+            return 1.0
+        return jnp.sum(self.data.weight) / jnp.sum(self.data.weight > 0)
+
+    def log_prior_terms(self, params: PyTree) -> PyTree:
+        """The log-prior of each leaf."""
+        if self.prior is None:
+            return jax.tree.map(lambda leaf: jnp.zeros((), jnp.float64), params)
+        return self.prior.log_prob_terms(params)
+
+    def log_prior(self, params: PyTree) -> Array:
+        return tree.total(self.log_prior_terms(params))
+
+    def log_joint(
+        self, params: PyTree, batch: Batch | None = None, key: Array | None = None
+    ) -> Array:
+        """log p(D | params) + log p(params), estimated from a batch if one is given."""
+        return self.scaled_log_likelihood(params, batch, key) + self.log_prior(params)
+
+
+def _held_wide(w: Array) -> Array:
+    """The same numbers; on a CPU a tall matrix is the transpose of a wide one that is kept as such.
+
+    A product with few columns, as its gradient would be, takes up to twice as long there.
+    """
+    is_tall = w.ndim == 2 and w.shape[0] > w.shape[1]
+    if not is_tall or jax.default_backend() != "cpu":
+        return w
+    return jax.lax.optimization_barrier(w.T).T
+
+
+def check_like_training(x: PyTree, target: Target) -> None:
+    """Refuse inputs of another shape than those the target was bound to."""
+    assert target.data is not None
+    if str(jax.tree.structure(x)) != str(jax.tree.structure(target.data.x)):
+        refuse(
+            "x", jax.tree.structure(x), f"be like in fitting: {jax.tree.structure(target.data.x)}"
+        )
+    for new, old in zip(jax.tree.leaves(x), jax.tree.leaves(target.data.x), strict=True):
+        if new.shape[1:] != old.shape[1:]:
+            refuse("x", new.shape, f"have rows of shape {old.shape[1:]}, as in fitting")
+
+
+def _check_params(params: PyTree) -> PyTree:
+    for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            refuse(
+                "params",
+                Shown(f"{name} of type {jnp.result_type(leaf)}"),
+                "hold floating-point arrays only",
+            )
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            refuse("params", Shown(f"NaN or infinity in {name}"), "be finite")
+    if not jax.tree.leaves(params):
+        refuse("params", params, "hold at least one array", "The network has nothing to learn.")
+    return params

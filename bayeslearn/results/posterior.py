@@ -1,0 +1,244 @@
+"""Posterior: what `fit` returns. It predicts, samples, summarizes itself, and says how it went."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import os
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Data, check_inputs
+from bayeslearn.errors import ArgumentError, check_whole, refuse
+from bayeslearn.families import Draws, Point
+from bayeslearn.families.base import ClosedForm
+from bayeslearn.inference.options import Devices, Phase, to_layout
+from bayeslearn.inference.run import RunResult
+from bayeslearn.models.target import Target, check_like_training
+from bayeslearn.precision import double_precision
+from bayeslearn.results.arviz import to_arviz
+from bayeslearn.results.diagnostics import diagnose, not_mixed, outputs_at_rows
+from bayeslearn.results.predictive import Predictive
+from bayeslearn.results.sequential import update
+from bayeslearn.storage import posteriors
+from bayeslearn.tree import Array, PyTree
+
+PREDICTIVE_DRAWS = 256
+MAX_KEPT_DRAWS = 1000
+
+
+class MixingWarning(UserWarning):
+    """A sampler's chains disagree, or too few of their draws are worth an independent one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """The learned distribution over the weights, and how the run went.
+
+    Attributes:
+        family: the q (a Gaussian, a point, or draws).
+        trace: per-step numbers by name, and `eval_*` for those measured at evaluations.
+        elbo: lower bound of the returned iterate, measured with fresh draws; None without one.
+        stopped: why the run ended, in a sentence.
+        notes: what a user should know about the run.
+        wall_time, compile_time: seconds; the first includes the second.
+        row_outputs: after loading, a sampler's outputs at some training rows, for `diagnostics`.
+        phases: what was run, in order, with its steps, gradients, seconds and lower bound.
+    """
+
+    target: Target
+    algorithm: Algorithm
+    family: Any
+    state: Any
+    trace: dict[str, np.ndarray]
+    elbo: float | None
+    stopped: str
+    notes: tuple[str, ...]
+    seed: int
+    wall_time: float
+    compile_time: float
+    row_outputs: np.ndarray | None = None
+    phases: tuple[Phase, ...] = ()
+
+    @classmethod
+    def from_run(cls, result: RunResult) -> Posterior:
+        """The posterior of a run; warns where a sampler's chains have not mixed."""
+        posterior = cls(**result._asdict())
+        if result.algorithm.capabilities.is_sampler and result.trace:
+            posterior.warn_if_not_mixed()
+        return posterior
+
+    @property
+    def draws(self) -> PyTree | None:
+        """A sampler's kept draws with leading axes (chains, draws); None for other methods."""
+        return self.family.draws if isinstance(self.family, Draws) else None
+
+    @double_precision
+    def sample(self, key: Array | int, num: int = 1) -> PyTree:
+        """`num` sets of weights along a leading axis."""
+        key = jax.random.key(key) if isinstance(key, int | np.integer) else key
+        return self.family.sample(key, num)
+
+    @double_precision
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+        devices: str | Mesh | Devices | None = None,
+    ) -> Predictive:
+        """The predictive distribution at the rows of x.
+
+        `num_samples` draws of the weights are used; default: 256, a sampler's kept draws up to
+        1000, one for a point. With `devices` (see `fit`) rows are divided among them; of several
+        processes each must then ask the same of the same rows.
+        """
+        layout = to_layout(devices)
+        if self.target.is_density:
+            raise ArgumentError("A bare log-density has no predictions; use `sample`.")
+        if num_samples is not None:
+            check_whole("num_samples", num_samples, least=1)
+        check_whole("seed", seed, least=0)
+        x = check_inputs(x)
+        check_like_training(x, self.target)
+        if num_samples is None and isinstance(self.family, ClosedForm):
+            return self.family.predictive(self.target, self.target.batch((x, np.zeros(1))).x)
+        if isinstance(self.family, Point):
+            num_samples = 1
+        elif num_samples is None:
+            is_draws = isinstance(self.family, Draws)
+            num_samples = (
+                min(MAX_KEPT_DRAWS, self.family.num_draws) if is_draws else PREDICTIVE_DRAWS
+            )
+        draws = self.family.sample(jax.random.key(seed), num_samples)
+        target = self.algorithm.predictive_target(self.target, self.family)
+        return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x, layout)
+
+    @double_precision
+    def summary(self, level: float = 0.9) -> list[dict[str, Any]]:
+        """One row per leaf of the parameters: mean, sd and credible interval of its weights.
+
+        Numbers are arrays of the leaf's shape. The interval is Gaussian for a Gaussian family,
+        and made of quantiles for draws. Weights of a network can be permuted without changing
+        its predictions, so single weights of a sampler may have several modes.
+        """
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
+            refuse("level", level, "be between 0 and 1, such as 0.9")
+        mean, std = self.family.mean, self.family.std
+        tail = (1.0 - level) / 2.0
+        if isinstance(self.family, Draws):
+            flat = self.family.flat()
+            lower, upper = (
+                jax.tree.map(lambda w, q=q: jnp.quantile(w, q, axis=0), flat)
+                for q in (tail, 1.0 - tail)
+            )
+        else:
+            z = jax.scipy.stats.norm.ppf(1.0 - tail)
+            lower = jax.tree.map(lambda m, s: m - z * s, mean, std)
+            upper = jax.tree.map(lambda m, s: m + z * s, mean, std)
+        columns = [jax.tree.leaves(part) for part in (mean, std, lower, upper)]
+        return [
+            {
+                "name": name,
+                "shape": tuple(m.shape),
+                "mean": np.asarray(m),
+                "std": np.asarray(s),
+                "lower": np.asarray(low),
+                "upper": np.asarray(up),
+            }
+            for name, m, s, low, up in zip(tree.leaf_names(mean), *columns, strict=True)
+        ]
+
+    def update(
+        self,
+        new_data: Data,
+        *,
+        algorithm: Algorithm | str | None = None,
+        seed: int | None = None,
+        history: Data | None = None,
+        **fit_options: Any,
+    ) -> Posterior:
+        """The posterior after more data, with this one as the prior; `notes` says how.
+
+        Args:
+            new_data: (x, y) or (x, y, weight) like the first; the old rows are not needed.
+            algorithm: another than the one used so far.
+            seed: default: one more than this posterior's.
+            history: the rows this posterior was fitted to, for a sampler: where its draws cannot
+                be reweighted it is then run again on all rows.
+            fit_options: further arguments of `fit`.
+        """
+        options = {"algorithm": algorithm, "seed": seed, "history": history}
+        result = update(self, new_data, **options, **fit_options)
+        if isinstance(result, RunResult):
+            return Posterior.from_run(result)
+        return dataclasses.replace(self, **result)
+
+    def diagnostics(self) -> Any:
+        """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
+        return diagnose(self)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a folder, without the training data; `bl.load` reads it."""
+        posteriors.save(self.stored_fields(), path, overwrite=overwrite)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """What a file holds of it."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        outputs = self.row_outputs
+        has_chains = self.draws is not None and "log_density" in self.trace
+        if outputs is None and has_chains and not self.target.is_density:
+            outputs = outputs_at_rows(self.target, self.draws)
+        phases = [phase._asdict() for phase in self.phases]
+        return fields | {"row_outputs": outputs, "phases": phases}
+
+    @classmethod
+    def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
+        """The inverse of `stored_fields`."""
+        phases = tuple(Phase(**phase) for phase in fields["phases"])
+        return cls(**fields | {"phases": phases})
+
+    def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
+        """ArviZ's InferenceData: draws, pointwise log-likelihood, data and the story of the run.
+
+        A sampler gives all its draws, other methods `num_samples` of q as one chain.
+        """
+        return to_arviz(self, num_samples=num_samples, seed=seed)
+
+    def warn_if_not_mixed(self) -> None:
+        """Warn in plain language if the chains have not mixed (needs ArviZ)."""
+        try:
+            warning = not_mixed(self)
+        except ImportError:
+            return
+        if warning:
+            warnings.warn(warning, MixingWarning, stacklevel=4)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Posterior by {self.algorithm.name}: {type(self.family).__name__} over"
+            f" {tree.size(self.family.mean)} weights",
+            f"  {self.stopped}",
+            f"  {self.wall_time:.1f} s, of which {self.compile_time:.1f} s compiling",
+        ]
+        if self.elbo is not None:
+            lines.insert(1, f"  elbo {self.elbo:.4f}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def load(path: str | os.PathLike[str], network: Any = None) -> Posterior:
+    """The posterior that `Posterior.save` wrote to a folder.
+
+    It predicts, samples and summarizes itself as before, to the bit; what needs the training rows
+    is refused. `network` is required where the network is not one of `bl.networks`: the one that
+    was fitted, or another with weights of the same names and shapes.
+    """
+    return Posterior.from_stored_fields(posteriors.load(path, network)[0])

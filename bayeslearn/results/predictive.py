@@ -1,0 +1,249 @@
+"""Predictive: the predictive distribution at new inputs.
+
+Every quantity is computed on demand in chunks of rows, and for each chunk in a compiled loop over
+the draws, as many at once as fill the device (`ROWS`, `at_once`). Moments, probabilities and
+log-probabilities are accumulated over draws, so that memory grows neither with the number of rows
+nor with that of draws; quantiles hold one chunk's outputs of all draws.
+
+Regression: total variance = epistemic + aleatoric, where epistemic is the variance of the draws'
+means (1/(S-1)) and aleatoric the mean noise variance. Classification: entropy of the mean
+probabilities = epistemic (mutual information) + aleatoric (mean entropy), in nats.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn.distributed.mesh import Layout, gather_to_host
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.models.target import Target
+from bayeslearn.precision import double_precision
+from bayeslearn.results.streaming import (
+    SAMPLES,
+    _cdfs,
+    _class_covariance,
+    _class_summary,
+    _covariance,
+    _log_prob,
+    _log_terms,
+    _moments,
+    _quantiles,
+    _sample,
+    _sampled_cdfs,
+    _sampled_quantiles,
+)
+from bayeslearn.tree import Array, PyTree
+
+ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
+FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
+FILL_DEVICE = 2**16  # elsewhere what fills the device
+CELLS = 2**21  # draws x rows held at once, where all draws of a row are needed together
+
+
+class Predictive:
+    """The predictive distribution at each row of x. Made by `Posterior.predict`."""
+
+    def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
+        # Without the training rows, whose number would have it compiled anew.
+        self._target, self._draws, self._x = target.to_predict().with_data(None), draws, x
+        self._layout = layout
+        if layout is not None:
+            self._target, self._draws = layout.put((self._target, draws))
+        self.num_rows = len(jax.tree.leaves(x)[0])
+        self.num_samples = len(jax.tree.leaves(draws)[0])
+        self.kind: str = target.likelihood.kind
+        self.is_discrete: bool = target.likelihood.is_discrete
+        self._by_samples = self.kind == "regression" and not hasattr(target.likelihood, "cdf")
+
+    def __repr__(self) -> str:
+        return f"Predictive({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
+
+    # Moments and probabilities
+
+    @cached_property
+    def _summary(self) -> dict[str, np.ndarray]:
+        return self._by_rows(_moments if self.kind == "regression" else _class_summary)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Predictive mean, shaped like y; for classification the class probabilities."""
+        return self._like_y(self._summary["mean"]) if self.kind == "regression" else self.probs
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Class probabilities (rows, classes), averaged over the draws."""
+        self._need("classification", "probs")
+        return self._summary["probs"]
+
+    @property
+    def epistemic(self) -> np.ndarray:
+        """What more data could tell: variance of the mean, or mutual information."""
+        return self._like_y(self._summary["epistemic"])
+
+    @property
+    def aleatoric(self) -> np.ndarray:
+        """What no data could tell: noise variance, or mean entropy."""
+        return self._like_y(self._summary["aleatoric"])
+
+    @property
+    def total(self) -> np.ndarray:
+        """epistemic + aleatoric: the predictive variance, or the predictive entropy."""
+        return self.epistemic + self.aleatoric
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of a new observation (of each class's indicator, for classification)."""
+        if self.kind == "classification":
+            return self.probs * (1.0 - self.probs)
+        return self.total
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(self.variance)
+
+    def covariance(self) -> np.ndarray:
+        """Covariance of a new observation's columns (classes): (rows, columns, columns)."""
+        return self._by_rows(_covariance if self.kind == "regression" else _class_covariance)
+
+    # The whole distribution
+
+    def align_y(self, y: Any) -> np.ndarray:
+        """Observations checked and shaped as the predictions are."""
+        y = self._check_y(y)
+        return self._like_y(y) if self.kind == "regression" else y
+
+    @double_precision
+    def log_prob(self, y: Any) -> np.ndarray:
+        """log p(y) of each row, the average taken over draws inside the logarithm."""
+        return self._by_rows(_log_prob, self._observed(y))
+
+    @double_precision
+    def log_prob_by_draw(self, y: Any) -> np.ndarray:
+        """log p(y) of each row under each draw of the weights: (draws, rows)."""
+        return self._by_rows(_log_terms, self._observed(y), held=self.num_samples).T
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval for a new observation."""
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
+            refuse("level", level, "be between 0 and 1, such as 0.9")
+        tail = (1.0 - level) / 2.0
+        lower, upper = self._quantiles([tail, 1.0 - tail])
+        return lower, upper
+
+    def quantile(self, q: float) -> np.ndarray:
+        """Quantile of a new observation: the mixture over draws, inverted exactly.
+
+        Of a count it is the least whole number that reaches q. A custom likelihood's is estimated
+        from 4096 samples.
+        """
+        if not isinstance(q, numbers.Real) or not 0 < q < 1:
+            refuse("q", q, "be between 0 and 1")
+        return self._quantiles([q])[0]
+
+    def _quantiles(self, qs: list[float]) -> list[np.ndarray]:
+        """Several quantiles of each row, for which the network is evaluated once."""
+        self._need("regression", "quantile and interval")
+        function = _sampled_quantiles if self._by_samples else _quantiles
+        values = self._by_rows(partial(function, np.asarray(qs, np.float64)), held=self._num_held)
+        return [self._like_y(values[:, place]) for place in range(len(qs))]
+
+    @double_precision
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probability of a new observation at or below y (its PIT value)."""
+        return self.cdfs([y])[0]
+
+    @double_precision
+    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+        """`cdf` at several y of each row, for which the network is evaluated once."""
+        self._need("regression", "cdf")
+        function = _sampled_cdfs if self._by_samples else _cdfs
+        stacked = jnp.stack([self._observed(y) for y in points], axis=1)
+        values = self._by_rows(function, stacked, held=self._num_held)
+        return [self._like_y(values[:, place]) for place in range(len(points))]
+
+    @double_precision
+    def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
+        """New observations (num, rows, ...): a draw of the weights, then of the noise."""
+        key = jax.random.key(key) if isinstance(key, int | np.integer) else key
+        key_draw, key_noise = jax.random.split(key)
+        chosen = jax.random.randint(key_draw, (num,), 0, self.num_samples)
+        parts = []
+        for index, (rows, x) in enumerate(self._chunks(held=num)):
+            key = jax.random.fold_in(key_noise, index)
+            values = _sample(
+                self._target, self._draws, x, chosen, key, at_once=self._at_once(x, num)
+            )
+            parts.append(np.asarray(gather_to_host(values))[:, :rows])
+        values = np.concatenate(parts, axis=1)
+        return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
+
+    # How it is computed
+
+    def _check_y(self, y: Any) -> np.ndarray:
+        """Observations at the rows of x, in the form the likelihood takes."""
+        y = self._target.likelihood.check(np.asarray(y))
+        if len(y) != self.num_rows:
+            refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
+        return y
+
+    def _observed(self, y: Any) -> Array:
+        return self._target.batch((self._x, self._check_y(y))).y
+
+    @property
+    def _num_held(self) -> int:
+        """Values of a row that its quantiles need together."""
+        return max(self.num_samples, SAMPLES if self._by_samples else 1)
+
+    def _chunks(self, *more: Array, held: int = 1):
+        """Chunks of rows of one size, the last one padded by repeating its last row."""
+        # Few sizes, so that another number of rows seldom compiles again.
+        size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // held))
+        size *= 1 if self._layout is None else self._layout.num_shards
+        for start in range(0, self.num_rows, size):
+            rows = min(size, self.num_rows - start)
+            chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
+            arrays = jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            yield rows, *(arrays if self._layout is None else self._layout.put_rows(arrays))
+
+    def _at_once(self, x: PyTree, num: int) -> int:
+        """Draws evaluated together on these rows, by a fixed rule."""
+        fill = FILL.get(jax.default_backend(), FILL_DEVICE)
+        return max(1, min(num, fill // len(jax.tree.leaves(x)[0])))
+
+    @double_precision
+    def _by_rows(self, function: Callable[..., Any], *more: Array, held: int = 1) -> Any:
+        jitted = _jitted(function)
+        parts = []
+        for rows, x, *arrays in self._chunks(*more, held=held):
+            at_once = self._at_once(x, self.num_samples)
+            values = jitted(self._target, self._draws, x, *arrays, at_once=at_once)
+            parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], gather_to_host(values)))
+        return jax.tree.map(lambda *p: np.concatenate(p), *parts)
+
+    def _like_y(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if getattr(self._target.likelihood, "is_vector", False) else values
+
+    def _need(self, kind: str, what: str) -> None:
+        if self.kind != kind:
+            raise ArgumentError(
+                f"{what} needs a {kind} model; this predictive is for {self.kind}."
+                + (" Use `probs`." if kind == "regression" else " Use `mean` and `std`.")
+            )
+
+
+def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(function, partial):
+        return partial(_jitted(function.func), *function.args)
+    if function not in _cache:
+        _cache[function] = jax.jit(function, static_argnames="at_once")
+    return _cache[function]
+
+
+_cache: dict[Callable[..., Any], Callable[..., Any]] = {}

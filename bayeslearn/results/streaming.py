@@ -1,0 +1,258 @@
+"""Summaries of predictions, accumulated in a compiled loop over draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bayeslearn import tree
+from bayeslearn.models.target import Target
+from bayeslearn.tree import Array, PyTree
+
+BISECTIONS = 60
+SAMPLES = 4096  # of a row, where its distribution function is not known
+
+
+def _fold(
+    function: Callable[..., Any],
+    add: Callable[[Any, Any, Array, Array], Any],
+    start: Any,
+    draws: PyTree,
+    at_once: int,
+    *each: Array,
+) -> Any:
+    """`start` with `add`ed function(draw, *each) of all draws, `at_once` at a time.
+
+    The last ones are filled up with draws that came before; `add` is told which are new. Where
+    `each` is given, its first array says which draw is meant.
+    """
+    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    times = -(-num // at_once)
+    at_once = -(-num // times)  # as evenly as can be, so that few are evaluated twice
+
+    def one(i: Array, sums: Any) -> Any:
+        first = jnp.minimum(i * at_once, num - at_once)
+
+        def some(values: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(values, first, at_once)
+
+        chosen = [some(values) for values in each]
+        params = jax.tree.map(lambda w: w[chosen[0]] if each else some(w), draws)
+        places = first + jnp.arange(at_once)
+        return add(sums, jax.vmap(function)(params, *chosen[1:]), places, places >= i * at_once)
+
+    return jax.lax.fori_loop(0, times, one, start)
+
+
+def _zeros(function: Callable[..., Any], draws: PyTree, *each: Any) -> Any:
+    """Zeros of the shapes of function(draw, *each)."""
+    shapes = jax.eval_shape(function, jax.tree.map(lambda w: w[0], draws), *each)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+def _stack(function: Callable[..., Any], draws: PyTree, at_once: int, *each: Array) -> Array:
+    """function(draw, *each) of all draws along a leading axis."""
+    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    like = _zeros(function, draws, *(values[0] for values in each[1:]))
+    start = jnp.zeros((num, *like.shape), like.dtype)
+
+    def put(stacked: Array, values: Array, places: Array, is_new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(stacked, values, places[0], 0)
+
+    return _fold(function, put, start, draws, at_once, *each)
+
+
+def _of_rows(target: Target, x: PyTree, *functions: Callable) -> Callable[[PyTree], tuple]:
+    """Of a draw: each function(outputs, likelihood params) at every row."""
+
+    def of_draw(params: PyTree) -> tuple:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        return tuple(jax.vmap(lambda o, f=f: f(o, own))(outputs) for f in functions)
+
+    return of_draw
+
+
+def _spread(
+    target: Target, draws: PyTree, x: PyTree, noise: Callable, square: Callable, at_once: int
+) -> tuple[Array, Array, Array]:
+    """Mean of the draws' means, their variance by `square` (1/(S-1)), and the mean noise."""
+    function = _of_rows(target, x, target.likelihood.mean, noise)
+    mean, of_noise = _zeros(function, draws)
+    start = (jnp.zeros((), jnp.float64), mean, square(mean), of_noise)
+
+    def add(sums: tuple, values: tuple, places: Array, is_new: Array) -> tuple:
+        """Two sets of draws make one: their means' distance adds to the spread."""
+        count, mean, squares, noise = sums
+
+        def total(v: Array) -> Array:
+            return jnp.sum(v, axis=0, where=is_new.reshape(-1, *[1] * (v.ndim - 1)))
+
+        num = jnp.sum(is_new)
+        own = total(values[0]) / num
+        both = count + num
+        away = own - mean
+        squares = squares + total(square(values[0] - own)) + square(away) * (count * num / both)
+        return both, mean + away * (num / both), squares, noise + total(values[1])
+
+    count, mean, squares, noises = _fold(function, add, start, draws, at_once)
+    return mean, squares / jnp.maximum(count - 1, 1), noises / count
+
+
+def _moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    mean, epistemic, aleatoric = _spread(
+        target, draws, x, target.likelihood.variance, jnp.square, at_once
+    )
+    return {"mean": mean, "epistemic": epistemic, "aleatoric": aleatoric}
+
+
+def _covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    def square(v: Array) -> Array:
+        return v[..., :, None] * v[..., None, :]
+
+    _, epistemic, noise = _spread(target, draws, x, target.likelihood.covariance, square, at_once)
+    return epistemic + noise
+
+
+def _class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    def function(params: PyTree) -> tuple[Array, Array]:
+        (probs,) = _of_rows(target, x, target.likelihood.probs)(params)
+        return probs, _entropy(probs)
+
+    def add(sums: tuple, values: tuple, places: Array, is_new: Array) -> tuple:
+        return jax.tree.map(
+            lambda s, v: s + jnp.tensordot(is_new.astype(v.dtype), v, 1), sums, values
+        )
+
+    sums = _fold(function, add, _zeros(function, draws), draws, at_once)
+    mean, aleatoric = (s / len(jax.tree.leaves(draws)[0]) for s in sums)
+    epistemic = jnp.maximum(_entropy(mean) - aleatoric, 0.0)
+    return {"probs": mean, "epistemic": epistemic, "aleatoric": aleatoric}
+
+
+def _entropy(probs: Array) -> Array:
+    return -jnp.sum(jax.scipy.special.xlogy(probs, probs), axis=-1)
+
+
+def _class_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    mean = _class_summary(target, draws, x, at_once)["probs"]
+    return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
+
+
+def _log_term(target: Target, x: PyTree, y: Array) -> Callable[[PyTree], Array]:
+    """Of a draw: log p(y) of each row."""
+
+    def of_draw(params: PyTree) -> Array:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        return jax.vmap(lambda o, v: target.likelihood.log_prob(o, v, own))(outputs, y)
+
+    return of_draw
+
+
+def _log_terms(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    return _stack(_log_term(target, x, y), draws, at_once).T
+
+
+def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    function = _log_term(target, x, y)
+    zeros = _zeros(function, draws)
+
+    def add(sums: tuple, terms: Array, places: Array, is_new: Array) -> tuple:
+        """The sum of exponentials beside the largest term so far."""
+        old, summed = sums
+        terms = jnp.where(is_new[:, None], terms, -jnp.inf)
+        largest = jnp.maximum(old, jnp.max(terms, axis=0))
+        safe = jnp.where(jnp.isinf(largest), 0.0, largest)
+        summed = summed * jnp.exp(old - safe) + jnp.sum(jnp.exp(terms - safe), axis=0)
+        return largest, summed
+
+    start = (zeros - jnp.inf, zeros)
+    largest, summed = _fold(function, add, start, draws, at_once)
+    safe = jnp.where(jnp.isinf(largest), 0.0, largest)
+    return jnp.log(summed) + safe - jnp.log(len(jax.tree.leaves(draws)[0]))
+
+
+def _outputs(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    return _stack(lambda params: target.outputs(params, x), draws, at_once).astype(jnp.float64)
+
+
+def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
+    """Of the mixture over draws, whose networks gave `outputs` (draws, rows, ...)."""
+    own = tree.double(draws["likelihood"])
+    cdf = jax.vmap(jax.vmap(target.likelihood.cdf, (0, 0, None)), (0, None, 0))
+    return jnp.mean(cdf(outputs, y, own), axis=0)
+
+
+def _cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    outputs = _outputs(target, draws, x, at_once)
+    values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
+    return jnp.moveaxis(values, 0, 1)
+
+
+def _quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    """Bisection on the mixture's distribution function.
+
+    It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
+    """
+    likelihood, own = target.likelihood, tree.double(draws["likelihood"])
+    outputs = _outputs(target, draws, x, at_once)
+    means, variances = (
+        jax.vmap(jax.vmap(of, (0, None)))(outputs, own)
+        for of in (likelihood.mean, likelihood.variance)
+    )
+    stds = jnp.sqrt(variances)
+
+    def one(q: Array) -> Array:
+        odds = jnp.sqrt(q / (1.0 - q))
+        ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
+
+        def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = 0.5 * (low + high)
+            is_below = _cdf(target, draws, outputs, middle) < q
+            return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
+
+        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+        middle = 0.5 * (low + high)
+        return jnp.round(middle) if likelihood.is_discrete else middle
+
+    return jnp.moveaxis(jax.lax.map(one, qs), 0, 1)
+
+
+def _row_samples(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    """About `SAMPLES` new observations of each row, as many of every draw."""
+    num = len(jax.tree.leaves(draws)[0])
+    chosen = jnp.repeat(jnp.arange(num), -(-SAMPLES // num))
+    samples = _sample(target, draws, x, chosen, jax.random.key(0), at_once=at_once)
+    return samples.astype(jnp.float64)
+
+
+def _sampled_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    samples = _row_samples(target, draws, x, at_once)
+    return jnp.moveaxis(jnp.quantile(samples, qs, axis=0, method="nearest"), 0, 1)
+
+
+def _sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    samples = _row_samples(target, draws, x, at_once)
+    values = jax.lax.map(lambda y: jnp.mean(samples <= y, axis=0), jnp.moveaxis(points, 1, 0))
+    return jnp.moveaxis(values, 0, 1)
+
+
+@partial(jax.jit, static_argnames="at_once")
+def _sample(
+    target: Target, draws: PyTree, x: PyTree, chosen: Array, key: Array, *, at_once: int
+) -> Array:
+    """A new observation of each row by each of the `chosen` draws."""
+
+    def one(params: PyTree, key: Array) -> Array:
+        outputs = target.outputs(params, x).astype(jnp.float64)
+        own = tree.double(params["likelihood"])
+        keys = jax.random.split(key, len(outputs))
+        return jax.vmap(lambda k, o: target.likelihood.sample(k, o, own))(keys, outputs)
+
+    return _stack(one, draws, at_once, chosen, jax.random.split(key, len(chosen)))
