@@ -89,7 +89,9 @@ def make(folder: Path, wanted: list[str] | None) -> dict[str, tuple[Path, object
         run = folder / f"run of {name}"
         if wanted and not {name, run.name} & set(wanted):
             continue
-        found = bl.fit(model, algorithm, data, seed=0, checkpoint=run, every=10, **options)
+        found = bl.fit(
+            model, algorithm, data, seed=0, checkpoint=bl.Checkpoint(run, every=10), **options
+        )
         found.save(folder / name)
         made[name] = (folder / name, found)
         made[run.name] = (run, found)

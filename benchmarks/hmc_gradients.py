@@ -83,11 +83,11 @@ def measure(repeats: int, chains: int) -> dict:
         target,
         algorithm,
         seed=0,
-        params=params,
+        init=params,
         num_chains=chains,
         progress=False,
-        chunk_size=DRAWS,
         callback=between_chunks,
+        options=bl.FitOptions(chunk_size=DRAWS),
     )
     per_draw = posterior.trace["num_gradients"].sum(axis=0)
     gradients = per_draw.reshape(repeats, DRAWS).sum(axis=1)

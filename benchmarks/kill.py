@@ -89,7 +89,9 @@ def child(name: str, folder: str, how: str) -> None:
     if how == "whole":
         found = bl.fit(model, algorithm, data, **options)
     elif how == "begin":
-        found = bl.fit(model, algorithm, data, checkpoint=folder, every=50, **options)
+        found = bl.fit(
+            model, algorithm, data, checkpoint=bl.Checkpoint(folder, every=50), **options
+        )
     else:
         found = bl.resume(folder, data)
     print(json.dumps(digest(found)), flush=True)

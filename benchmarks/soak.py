@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> dict:
         algorithm, options = turns[number % len(turns)]
         with tempfile.TemporaryDirectory() as folder:
             if number // len(turns) % 10 == 0:
-                options = {**options, "checkpoint": Path(folder) / "run", "every": 500}
+                options = {**options, "checkpoint": bl.Checkpoint(Path(folder) / "run", every=500)}
             found = bl.fit(model, algorithm, (x, y), seed=number, **options)
         assert np.all(np.isfinite(found.predict(x, num_samples=20).mean))
         if number == given.settle - 1:

@@ -100,7 +100,12 @@ def epoch(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     with Memory() as memory:
         began = time.perf_counter()
         posterior = bl.fit(
-            model(), bl.VOGN(), source, seed=SEED, num_steps=steps, eval_every=steps // 2
+            model(),
+            bl.VOGN(),
+            source,
+            seed=SEED,
+            num_steps=steps,
+            options=bl.FitOptions(eval_every=steps // 2),
         )
         seconds = time.perf_counter() - began
     assert posterior.trace["eval_step"][-1] == steps

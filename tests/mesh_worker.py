@@ -39,7 +39,7 @@ def first_q(dtype: str) -> Any:
 
 
 def fitted(dtype: str = "float64", algorithm: Any = None, **options: Any) -> bl.Posterior:
-    given = {"seed": 1, "num_steps": STEPS[dtype], "batch_size": 32, "params": first_q(dtype)}
+    given = {"seed": 1, "num_steps": STEPS[dtype], "batch_size": 32, "init": first_q(dtype)}
     algorithm = bl.VOGN(num_draws=2) if algorithm is None else algorithm
     data = options.pop("data", rows())
     return bl.fit(model(dtype), algorithm, data, **given | options)
@@ -47,12 +47,12 @@ def fitted(dtype: str = "float64", algorithm: Any = None, **options: Any) -> bl.
 
 def resumed(folder: Path, **options: Any) -> bl.Posterior:
     params = first_q("float64")
-    return bl.resume(folder, rows(), params=params, callback=False, **options)
+    return bl.resume(folder, rows(), init=params, callback=False, **options)
 
 
 def chains(**options: Any) -> bl.Posterior:
     return bl.fit(
-        model("float64"), CHAINS, rows(), seed=2, num_chains=3, params=first_q("float64"), **options
+        model("float64"), CHAINS, rows(), seed=2, num_chains=3, init=first_q("float64"), **options
     )
 
 

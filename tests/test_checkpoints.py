@@ -25,7 +25,7 @@ from bayeslearn.inference.chains import Lanes
 from bayeslearn.storage import checkpoints, codec, folders
 from bayeslearn.storage.checkpoints import Keeper
 
-OPTIONS = {"seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+OPTIONS = {"seed": 0, "num_steps": 60, "options": bl.FitOptions(eval_every=20, chunk_size=10)}
 
 
 class Cut(BaseException):
@@ -104,7 +104,7 @@ def numbers(run, kind="checkpoint"):
 
 
 def test_checkpoints_change_nothing(tmp_path, problem, whole):
-    assert_same(whole, fit(problem, checkpoint=tmp_path / "run", every=10))
+    assert_same(whole, fit(problem, checkpoint=bl.Checkpoint(tmp_path / "run", every=10)))
     assert len(numbers(tmp_path / "run")) == 2
     assert not [name for name in os.listdir(tmp_path / "run") if name.startswith(".")]
 
@@ -227,7 +227,11 @@ def test_points_trained_along(tmp_path, monkeypatch):
 
 def test_batches_from_an_iterable(tmp_path, problem, monkeypatch):
     parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
-    options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+    options = {
+        "seed": 0,
+        "num_steps": 60,
+        "options": bl.FitOptions(num_data=60, eval_every=20, chunk_size=10),
+    }
     whole, again = cut_and_resumed(
         tmp_path / "run",
         monkeypatch,
@@ -256,7 +260,7 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, problem, data, number, error):
 
     whole = fit(problem, callback=lambda told: None)
     with pytest.raises(error, match=r"bl\.resume") as caught:
-        fit(problem, checkpoint=run, every="1h", callback=stop_at_20)
+        fit(problem, checkpoint=bl.Checkpoint(run, every="1h"), callback=stop_at_20)
     assert signal.getsignal(number) is before
     if error is Interrupted:
         assert caught.value.code == 143
@@ -268,7 +272,9 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, problem, data, number, error):
 def test_other_threads_do_not_listen(tmp_path, problem, whole):
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(fit(problem, checkpoint=tmp_path / "run", every=20))
+        target=lambda: found.append(
+            fit(problem, checkpoint=bl.Checkpoint(tmp_path / "run", every=20))
+        )
     )
     thread.start()
     thread.join()
@@ -418,10 +424,20 @@ def test_other_data_are_noticed(tmp_path, problem, data, monkeypatch):
 
 def test_other_batches_are_noticed(tmp_path, problem, monkeypatch):
     parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
-    options = {"num_data": 60, "seed": 0, "num_steps": 60, "eval_every": 20, "chunk_size": 10}
+    options = {
+        "seed": 0,
+        "num_steps": 60,
+        "options": bl.FitOptions(num_data=60, eval_every=20, chunk_size=10),
+    }
     cut_after(3, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(problem.model, "map", parts, checkpoint=tmp_path / "run", every=10, **options)
+        bl.fit(
+            problem.model,
+            "map",
+            parts,
+            checkpoint=bl.Checkpoint(tmp_path / "run", every=10),
+            **options,
+        )
     monkeypatch.undo()
     with pytest.raises(DataError, match="gave other batches than in the first run"):
         bl.resume(tmp_path / "run", [parts[0], parts[1], parts[3], parts[2]])
@@ -435,7 +451,10 @@ def test_what_is_not_data_is_given_again(tmp_path, problem, data, monkeypatch):
 
     model = bl.Model((jnp.zeros((4, 1)), network), bl.likelihoods.Gaussian(noise_scale=0.7))
     algorithm = bl.MAP(optimizer=optax.sgd(1e-3))
-    options = {"checkpoint": tmp_path / "run", "every": 10, "callback": lambda told: None}
+    options = {
+        "checkpoint": bl.Checkpoint(tmp_path / "run", every=10),
+        "callback": lambda told: None,
+    }
     cut_after(3, monkeypatch)
     with pytest.raises(Cut):
         bl.fit(model, algorithm, data, **OPTIONS, **options)
@@ -455,7 +474,7 @@ def test_a_bare_density_is_given_again(tmp_path, monkeypatch):
     target = bl.Target.from_log_density(lambda w: -jnp.sum((w - 1.0) ** 2), jnp.zeros(3))
     cut_after(3, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(target, "map", checkpoint=tmp_path / "run", every=10, **OPTIONS)
+        bl.fit(target, "map", checkpoint=bl.Checkpoint(tmp_path / "run", every=10), **OPTIONS)
     monkeypatch.undo()
     with pytest.raises(ArgumentError, match=r"`model` must be given again.*Target"):
         bl.resume(tmp_path / "run")
@@ -466,7 +485,7 @@ def test_a_bare_density_is_given_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("every", [0, -1, 1.5, "soon", "5", "1d", True])
 def test_every_is_steps_or_a_time(tmp_path, problem, every):
     with pytest.raises(ArgumentError, match="`every` must be"):
-        fit(problem, checkpoint=tmp_path / "run", every=every)
+        fit(problem, checkpoint=bl.Checkpoint(tmp_path / "run", every=every))
 
 
 def test_times_between_checkpoints():
@@ -508,7 +527,7 @@ def test_a_callback_that_throws_leaves_a_checkpoint(tmp_path, problem, data, who
 
     run = tmp_path / "run"
     with pytest.raises(ZeroDivisionError, match="mine"):
-        fit(problem, checkpoint=run, every="1h", callback=throw)
+        fit(problem, checkpoint=bl.Checkpoint(run, every="1h"), callback=throw)
     told = json.loads((run / numbers(run)[-1] / "manifest.json").read_text())
     assert dict(told["description"]["place"]["dict"])["step"] == 40
     assert_same(whole, bl.resume(run, data, callback=False))
@@ -518,19 +537,32 @@ def test_an_iterator_that_changes_shape_leaves_a_checkpoint(tmp_path, problem, d
     x, y = data
     good = [data] * 60
     bad = [*good[:35], (x[:, :3], y), *good[36:]]
-    options = {**OPTIONS, "num_data": 60, "checkpoint": tmp_path / "run", "every": "1h"}
+    options = {
+        **OPTIONS,
+        "checkpoint": bl.Checkpoint(tmp_path / "run", every="1h"),
+        "options": bl.FitOptions(num_data=60),
+    }
     with pytest.raises(DataError, match="rows of shape"):
         bl.fit(problem.model, "map", iter(bad), **options)
     again = bl.resume(tmp_path / "run", iter(good))
-    assert_same(bl.fit(problem.model, "map", iter(good), num_data=60, **OPTIONS), again)
+    assert_same(
+        bl.fit(problem.model, "map", iter(good), **OPTIONS, options=bl.FitOptions(num_data=60)),
+        again,
+    )
 
 
 def test_an_iterator_that_ends_early_leaves_a_checkpoint(tmp_path, problem, data):
-    options = {**OPTIONS, "num_data": 60, "checkpoint": tmp_path / "run", "every": "1h"}
+    options = {
+        **OPTIONS,
+        "checkpoint": bl.Checkpoint(tmp_path / "run", every="1h"),
+        "options": bl.FitOptions(num_data=60),
+    }
     with pytest.raises(DataError, match="ended after 35 of 60 steps"):
         bl.fit(problem.model, "map", iter([data] * 35), **options)
     again = bl.resume(tmp_path / "run", iter([data] * 60))
-    whole = bl.fit(problem.model, "map", iter([data] * 60), num_data=60, **OPTIONS)
+    whole = bl.fit(
+        problem.model, "map", iter([data] * 60), **OPTIONS, options=bl.FitOptions(num_data=60)
+    )
     assert_same(whole, again)
 
 
@@ -538,7 +570,7 @@ def test_back_offs_are_remembered(tmp_path, monkeypatch):
     """The run that has to shorten its step is cut between the first back-off and the last."""
     target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.0, power=0.0)
-    options = {"seed": 0, "num_steps": 100, "eval_every": 50}
+    options = {"seed": 0, "num_steps": 100, "options": bl.FitOptions(eval_every=50)}
     whole = bl.fit(target, algorithm, **options)
     assert "halved 5 time(s)" in whole.notes[0]
     original = Keeper.look
@@ -554,7 +586,7 @@ def test_back_offs_are_remembered(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Keeper, "look", look)
         with pytest.raises(Cut):
-            bl.fit(target, algorithm, checkpoint=run, every="1h", **options)
+            bl.fit(target, algorithm, checkpoint=bl.Checkpoint(run, every="1h"), **options)
         monkeypatch.undo()
         assert_same(whole, bl.resume(run, model=target))
 
@@ -564,12 +596,18 @@ def test_batches_that_hold_nan_are_skipped_and_counted(problem, data):
     x, y = data
     spoiled = (np.where(np.arange(60)[:, None] == 7, np.nan, x), y)
     parts = [data, spoiled, (x, np.full_like(y, np.inf)), data]
-    found = bl.fit(problem.model, "map", parts, num_data=60, **OPTIONS)
+    found = bl.fit(problem.model, "map", parts, **OPTIONS, options=bl.FitOptions(num_data=60))
     assert found.notes == ("60 batches held NaN or infinity and were skipped.",)
-    sound = bl.fit(problem.model, "map", [data], num_data=60, **OPTIONS)
+    sound = bl.fit(problem.model, "map", [data], **OPTIONS, options=bl.FitOptions(num_data=60))
     np.testing.assert_array_equal(found.family.mean_vector(), sound.family.mean_vector())
     with pytest.raises(DataError, match="100 batches in a row that hold NaN"):
-        bl.fit(problem.model, "map", iter([data, *[spoiled] * 100]), num_data=60, **OPTIONS)
+        bl.fit(
+            problem.model,
+            "map",
+            iter([data, *[spoiled] * 100]),
+            **OPTIONS,
+            options=bl.FitOptions(num_data=60),
+        )
 
 
 @jax.custom_jvp
@@ -587,7 +625,7 @@ def test_an_infinite_gradient_shortens_the_step():
     """The first step leads to 2.25, where the gradient is infinite; half of it does not."""
     target = bl.Target.from_log_density(lambda w: -0.5 * (cliff(w) - 1.5) ** 2, jnp.asarray(0.0))
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.5, power=0.0)
-    found = bl.fit(target, algorithm, seed=0, num_steps=40, eval_every=20)
+    found = bl.fit(target, algorithm, seed=0, num_steps=40, options=bl.FitOptions(eval_every=20))
     assert "halved 1 time(s)" in found.notes[0]
     assert found.trace["eval_back_offs"][-1] == 1
     assert "0.5 of the learning rate" in found.notes[0]
@@ -612,7 +650,12 @@ def around(q, std):
 
 def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, whole, monkeypatch):
     """Steps so long that the standard deviations of four weights fall to nothing."""
-    options = {"seed": 0, "num_steps": 60, "eval_every": 5, "params": around(whole.family, 0.1)}
+    options = {
+        "seed": 0,
+        "num_steps": 60,
+        "init": around(whole.family, 0.1),
+        "options": bl.FitOptions(eval_every=5),
+    }
     fit = (problem.model, bl.BBVI(learning_rate=10.0), data)
     found = bl.fit(*fit, **options)
     assert "the spread of q exploded or collapsed (" in found.notes[-1]
@@ -620,15 +663,22 @@ def test_a_spread_that_collapses_shortens_the_step(tmp_path, problem, data, whol
     assert np.isfinite(found.elbo)
     cut_after(8, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(*fit, **options, checkpoint=tmp_path / "run", every=5)
+        bl.fit(*fit, **options, checkpoint=bl.Checkpoint(tmp_path / "run", every=5))
     monkeypatch.undo()
-    assert_same(found, bl.resume(tmp_path / "run", data, params=options["params"]))
+    assert_same(found, bl.resume(tmp_path / "run", data, init=options["params"]))
 
 
 def test_a_spread_that_always_collapses_is_a_named_error(problem, data):
     told = r"bbvi had a q whose spread exploded or collapsed after step \d+ .*lower `learning_rate`"
     with pytest.raises(bl.DivergenceError, match=told):
-        bl.fit(problem.model, bl.BBVI(learning_rate=1e3), data, seed=0, num_steps=60, eval_every=5)
+        bl.fit(
+            problem.model,
+            bl.BBVI(learning_rate=1e3),
+            data,
+            seed=0,
+            num_steps=60,
+            options=bl.FitOptions(eval_every=5),
+        )
 
 
 @pytest.mark.parametrize("num_steps", [5, 60])
@@ -638,7 +688,12 @@ def test_a_spread_beyond_all_bounds_is_a_named_error(whole, problem, data, num_s
     with pytest.raises(bl.DivergenceError, match="whose spread exploded or collapsed"):
         bl.fit(
             *(problem.model, bl.BBVI(learning_rate=1e-6), data),
-            **{"params": q, "seed": 0, "num_steps": num_steps, "eval_every": 5},
+            **{
+                "init": q,
+                "seed": 0,
+                "num_steps": num_steps,
+                "options": bl.FitOptions(eval_every=5),
+            },
         )
 
 

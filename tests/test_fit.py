@@ -114,7 +114,13 @@ def test_fit_walks_through_the_data_without_replacement(chunk_size):
     x = np.arange(11.0)[:, None]
     model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian())
     posterior = bl.fit(
-        model, Watch(), (x, x[:, 0]), seed=0, batch_size=4, num_steps=12, chunk_size=chunk_size
+        model,
+        Watch(),
+        (x, x[:, 0]),
+        seed=0,
+        batch_size=4,
+        num_steps=12,
+        options=bl.FitOptions(chunk_size=chunk_size),
     )
     masks = posterior.trace["rows"].astype(int).reshape(4, 3)
     for epoch in masks:
@@ -129,7 +135,9 @@ def test_fit_walks_through_the_data_without_replacement(chunk_size):
 def test_an_iterable_of_the_full_batch_is_the_array(problem):
     data = (problem.x, problem.y)
     array = bl.fit(problem.model, "map", data, seed=0, num_steps=60)
-    stream = bl.fit(problem.model, "map", [data], num_data=60, seed=0, num_steps=60)
+    stream = bl.fit(
+        problem.model, "map", [data], seed=0, num_steps=60, options=bl.FitOptions(num_data=60)
+    )
     np.testing.assert_allclose(array.family.mean_vector(), stream.family.mean_vector(), rtol=1e-10)
     np.testing.assert_allclose(array.trace["log_joint"], stream.trace["log_joint"], rtol=1e-10)
 
@@ -138,7 +146,9 @@ def test_num_data_scales_the_batches(problem):
     """Each batch stands for the whole: without it the prior would count four times as much."""
     parts = [(problem.x[i::4], problem.y[i::4]) for i in range(4)]
     algorithm = bl.MAP(optimizer="sgd", learning_rate=0.05, decay_steps=100.0, power=1.0)
-    posterior = bl.fit(problem.model, algorithm, parts, num_data=60, seed=0, num_steps=4000)
+    posterior = bl.fit(
+        problem.model, algorithm, parts, seed=0, num_steps=4000, options=bl.FitOptions(num_data=60)
+    )
     error = np.abs(posterior.family.mean_vector() - problem.mean)
     wrong = np.linalg.solve(problem.prec + 3 * 0.5 * np.eye(4), problem.x.T @ problem.y / 0.7**2)
     assert np.linalg.norm(error) < 0.25 * np.linalg.norm(wrong - problem.mean)
@@ -150,9 +160,8 @@ def test_a_generator_that_ends_ends_the_run(problem):
         problem.model,
         "map",
         (data for _ in range(50)),
-        num_data=60,
         seed=0,
-        eval_every=20,
+        options=bl.FitOptions(num_data=60, eval_every=20),
     )
     assert posterior.stopped == "The data iterator ended after 50 steps."
     assert posterior.trace["log_joint"].shape == (50,)
@@ -164,9 +173,8 @@ def test_a_generator_that_ends_between_two_looks_says_so(problem):
         problem.model,
         "map",
         (data for _ in range(40)),
-        num_data=60,
         seed=0,
-        eval_every=20,
+        options=bl.FitOptions(num_data=60, eval_every=20),
     )
     assert posterior.stopped == "The data iterator ended after 40 steps."
 
@@ -176,7 +184,14 @@ def test_a_generator_that_ends_before_the_steps_asked_for_is_an_error(problem, n
     data = ((problem.x, problem.y) for _ in range(number))
     told = f"ended after {number} of 100 steps. Give more batches"
     with pytest.raises(bl.DataError, match=told):
-        bl.fit(problem.model, "map", data, num_data=60, seed=0, num_steps=100, eval_every=20)
+        bl.fit(
+            problem.model,
+            "map",
+            data,
+            seed=0,
+            num_steps=100,
+            options=bl.FitOptions(num_data=60, eval_every=20),
+        )
 
 
 def test_a_frame_is_its_array(problem):
@@ -208,7 +223,7 @@ def test_params_is_where_it_starts(problem):
     _, start = problem.model.bind(data, jax.random.key(0))
     given = jax.tree.map(lambda w: np.full(w.shape, 0.25), start)
     slow = bl.MAP(learning_rate=1e-9)
-    posterior = bl.fit(problem.model, slow, data, seed=0, num_steps=1, params=given)
+    posterior = bl.fit(problem.model, slow, data, seed=0, num_steps=1, init=given)
     np.testing.assert_allclose(posterior.family.mean_vector(), 0.25, atol=1e-8)
 
 
@@ -226,8 +241,10 @@ def overfitted():
     model = bl.Model(
         bl.networks.MLP([30]), bl.likelihoods.Gaussian(noise_scale=0.05), bl.priors.Normal(scale=10)
     )
-    options = {"seed": 0, "validation": held_out, "eval_every": 20}
-    stopped = bl.fit(model, bl.MAP(), (x, y), num_steps=4000, patience=15, **options)
+    options = {"seed": 0, "validation": held_out, "options": bl.FitOptions(eval_every=20)}
+    stopped = bl.fit(
+        model, bl.MAP(), (x, y), num_steps=4000, **options, options=bl.FitOptions(patience=15)
+    )
     return model, (x, y), held_out, options, stopped
 
 
@@ -272,8 +289,8 @@ def test_a_callback_is_told_and_can_stop(problem):
         (problem.x, problem.y),
         seed=0,
         num_steps=100,
-        eval_every=20,
         callback=watch,
+        options=bl.FitOptions(eval_every=20),
     )
     assert posterior.stopped == "The callback stopped it at step 40."
     assert [told.step for told in seen] == [20, 40]
@@ -297,7 +314,7 @@ def test_what_a_run_leaves_behind(problem, capsys):
         (problem.x, problem.y),
         seed=3,
         num_steps=100,
-        eval_every=30,
+        options=bl.FitOptions(eval_every=30),
     )
     trace = posterior.trace
     assert trace["nll"].shape == (100,)
@@ -331,7 +348,7 @@ def test_the_lower_bound_told_is_that_of_the_q_returned(problem):
         (problem.x, problem.y),
         seed=0,
         num_steps=100,
-        eval_every=30,
+        options=bl.FitOptions(eval_every=30),
     )
     q = posterior.family
     mean, var = np.asarray(q.mean_vector()), np.diag(q.cov_matrix())
@@ -355,7 +372,9 @@ def test_batches_beyond_all_bounds_are_skipped_and_noted():
     parts = [(x[i::4], y[i::4]) for i in range(4)]
     parts[2] = (np.full_like(parts[2][0], 3e38), np.full_like(parts[2][1], -3e38))
     model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.1))
-    posterior = bl.fit(model, "map", parts, num_data=40, seed=0, num_steps=80, eval_every=20)
+    posterior = bl.fit(
+        model, "map", parts, seed=0, num_steps=80, options=bl.FitOptions(num_data=40, eval_every=20)
+    )
     assert posterior.notes == ("20 steps met non-finite numbers and were skipped.",)
     assert posterior.trace["eval_skipped"][-1] == 20
     assert np.all(np.isfinite(posterior.family.mean_vector()))
@@ -370,14 +389,22 @@ def beyond_two(w):
 def test_a_run_that_cannot_go_on_says_so():
     target = bl.Target.from_log_density(beyond_two, jnp.asarray(0.0))
     with pytest.raises(DivergenceError, match=r"met non-finite .*learning_rate"):
-        bl.fit(target, bl.MAP(learning_rate=0.05), seed=0, num_steps=400, eval_every=4)
+        bl.fit(
+            target,
+            bl.MAP(learning_rate=0.05),
+            seed=0,
+            num_steps=400,
+            options=bl.FitOptions(eval_every=4),
+        )
 
 
 def test_a_step_too_long_is_shortened_and_noted():
     """Gradient ascent on -w^4 from 3 explodes unless |3 - 108 step| < 3, so step < 1 / 18."""
     target = bl.Target.from_log_density(lambda w: -(w**4), jnp.asarray(3.0))
     algorithm = bl.MAP(optimizer="sgd", learning_rate=1.0, power=0.0)
-    posterior = bl.fit(target, algorithm, seed=0, num_steps=400, eval_every=50)
+    posterior = bl.fit(
+        target, algorithm, seed=0, num_steps=400, options=bl.FitOptions(eval_every=50)
+    )
     assert abs(float(posterior.family.mean)) < 0.5
     (note,) = posterior.notes
     assert "halved 5 time(s)" in note
@@ -434,14 +461,28 @@ def test_chains_do_not_repeat_each_other(problem):
 
 def test_a_generator_also_serves_a_method_with_a_warm_start(problem):
     data = ((problem.x, problem.y) for _ in range(200))
-    bl.fit(problem.model, "bayes-by-backprop", data, num_data=60, seed=0, num_steps=100)
+    bl.fit(
+        problem.model,
+        "bayes-by-backprop",
+        data,
+        seed=0,
+        num_steps=100,
+        options=bl.FitOptions(num_data=60),
+    )
 
 
 @pytest.mark.parametrize("num_data", [0, -5, 0.5, "a"])
 def test_num_data_is_a_count(problem, num_data):
     data = [(problem.x, problem.y)]
     with pytest.raises(ArgumentError, match="`num_data` must"):
-        bl.fit(problem.model, "map", data, num_data=num_data, seed=0, num_steps=20)
+        bl.fit(
+            problem.model,
+            "map",
+            data,
+            seed=0,
+            num_steps=20,
+            options=bl.FitOptions(num_data=num_data),
+        )
 
 
 def test_validation_has_the_columns_of_x(problem):
@@ -461,7 +502,7 @@ def test_params_have_the_networks_shapes(problem):
     _, start = problem.model.bind(data, jax.random.key(0))
     wrong = jax.tree.map(lambda w: np.zeros(3), start)
     try:
-        bl.fit(problem.model, "map", data, seed=0, params=wrong)
+        bl.fit(problem.model, "map", data, seed=0, init=wrong)
     except ArgumentError as error:
         assert "`params` must" in str(error)  # noqa: PT017
 
@@ -479,8 +520,8 @@ def test_batch_size_is_refused_beside_an_iterable(problem):
             problem.model,
             "map",
             [(problem.x, problem.y)],
-            num_data=60,
             seed=0,
             num_steps=20,
             batch_size=7,
+            options=bl.FitOptions(num_data=60),
         )

@@ -301,7 +301,7 @@ def test_bad_questions_to_a_posterior(posterior, ask, message):
 def test_bad_batches_in_the_middle_of_a_run():
     def run(bad):
         data = [(X[:5], Y[:5]), bad]
-        bl.fit(regression(), "map", data, num_data=ROWS, seed=0, num_steps=5)
+        bl.fit(regression(), "map", data, seed=0, num_steps=5, options=bl.FitOptions(num_data=ROWS))
 
     for bad, message in (
         (3, "gave a int, not a pair"),

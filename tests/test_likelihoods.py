@@ -328,7 +328,7 @@ def test_an_unknown_covariance_needs_all_rows(x64):
     model = linear(multivariate())
     batches = [(x[:3], y[:3]), (x[3:], y[3:])]
     with pytest.raises(ArgumentError, match=r"`data` must be arrays \(x, y\): the noise of Multi"):
-        bl.fit(model, "map", batches, seed=0, num_data=6)
+        bl.fit(model, "map", batches, seed=0, options=bl.FitOptions(num_data=6))
     target, params = model.bind((x, y), jax.random.key(0))
     half = Batch(target.data.x[:3], target.data.y[:3])
     with pytest.raises(ArgumentError, match="`batch` must hold all rows"):

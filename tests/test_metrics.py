@@ -404,7 +404,9 @@ def test_loo_is_refused_where_it_means_nothing(problem):
     with pytest.raises(ArgumentError, match="map leaves a single point"):
         metrics.loo(point)
     batches = [(problem.x[:30], problem.y[:30]), (problem.x[30:], problem.y[30:])]
-    part = bl.fit(problem.model, "map", batches, seed=0, num_data=60, num_steps=2)
+    part = bl.fit(
+        problem.model, "map", batches, seed=0, num_steps=2, options=bl.FitOptions(num_data=60)
+    )
     with pytest.raises(ArgumentError, match="needs all 60 rows"):
         metrics.posterior_predictive_check(part)
 

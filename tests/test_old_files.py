@@ -55,7 +55,7 @@ def test_a_checkpoint_goes_on_to_the_same_posterior(kept, tmp_path):
     leaves = [np.asarray(leaf, np.float32) for leaf in expected["start"]]
     assert [leaf.shape for leaf in leaves] == [leaf.shape for leaf in like]
     start = jax.tree.unflatten(structure, leaves)
-    posterior = bl.resume(run, data, params=start, callback=False)
+    posterior = bl.resume(run, data, init=start, callback=False)
     np.testing.assert_allclose(posterior.family.mean_vector(), expected["mean"], rtol=1e-4)
     np.testing.assert_allclose(spread(posterior), expected["std"], rtol=1e-4)
     assert posterior.elbo == pytest.approx(expected["elbo"], rel=1e-4)

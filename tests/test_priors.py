@@ -334,7 +334,7 @@ def test_linear_regression_with_a_full_prior_is_solved_exactly(algorithm, steps)
         "network": model.bind((problem.x, problem.y), jax.random.key(0))[1]["network"],
     }
     q = FullGaussian.from_std(start, 0.1)
-    posterior = bl.fit(model, algorithm, (problem.x, problem.y), seed=0, num_steps=steps, params=q)
+    posterior = bl.fit(model, algorithm, (problem.x, problem.y), seed=0, num_steps=steps, init=q)
     np.testing.assert_allclose(posterior.family.mean_vector(), wanted, atol=1e-8)
     np.testing.assert_allclose(posterior.family.prec_matrix(), prec, rtol=1e-7)
     cov_y = 0.49 * np.eye(60) + problem.x @ cov @ problem.x.T
@@ -378,7 +378,14 @@ def best_scales():
 )
 def test_learned_scales_are_at_the_top_of_the_evidence(best_scales, algorithm, steps):
     data, wanted = best_scales
-    posterior = bl.fit(learned_model(), algorithm, data, seed=0, num_steps=steps, eval_every=2)
+    posterior = bl.fit(
+        learned_model(),
+        algorithm,
+        data,
+        seed=0,
+        num_steps=steps,
+        options=bl.FitOptions(eval_every=2),
+    )
     prec = posterior.target.prior.prec["network"]
     found = [float(p) ** -0.5 for p in (prec["layers"][0].weight, prec["layers"][0].bias)]
     np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -9,7 +9,7 @@ import problems
 import pytest
 
 import bayeslearn as bl
-from bayeslearn.algorithms.gaussian import step_share
+from bayeslearn.algorithms.gaussian import draw_shrinkage
 from bayeslearn.inference import fitting
 from bayeslearn.storage import checkpoints
 
@@ -33,7 +33,14 @@ def rested(problem):
 def fit(problem, **options):
     """A run that is soon thought to rest."""
     data = problem.x, problem.y
-    return bl.fit(problem.model, "bayes-by-backprop", data, seed=0, patience=3, **options)
+    return bl.fit(
+        problem.model,
+        "bayes-by-backprop",
+        data,
+        seed=0,
+        **options,
+        options=bl.FitOptions(patience=3),
+    )
 
 
 def rates(algorithm, counts):
@@ -65,11 +72,11 @@ def test_other_schedules_know_nothing_of_the_length():
 def test_a_share_shortens_steps_and_stretches_time():
     monro = bl.NGVI(learning_rate=1.0, decay_steps=10.0)
     np.testing.assert_allclose(float(monro.schedule(0.25)(jnp.asarray(40))), 0.125)
-    assert step_share(96, 16, "reparam", True) == 0.25  # outer products of 16 draws: rank 32
-    assert step_share(48, 16, "score", True) == 0.25
-    assert step_share(96, 1, "hessian", True) == 0.125
+    assert draw_shrinkage(96, 16, "reparam", True) == 0.25  # outer products of 16 draws: rank 32
+    assert draw_shrinkage(48, 16, "score", True) == 0.25
+    assert draw_shrinkage(96, 1, "hessian", True) == 0.125
     for gradient in ("reparam", "score", "hessian"):
-        assert step_share(96, 16, gradient, False) == 1.0
+        assert draw_shrinkage(96, 16, gradient, False) == 1.0
 
 
 def test_the_largest_block_says_how_many_draws():
@@ -108,7 +115,7 @@ def test_a_hastened_run_cut_anywhere_ends_the_same(problem, rested, tmp_path, mo
 
     monkeypatch.setattr(checkpoints.Keeper, "look", cut)
     with pytest.raises(Cut):
-        fit(problem, checkpoint=tmp_path / "r", every=100)
+        fit(problem, checkpoint=bl.Checkpoint(tmp_path / "r", every=100))
     monkeypatch.undo()
     again = bl.resume(tmp_path / "r", (problem.x, problem.y))
     assert again.stopped == rested.stopped

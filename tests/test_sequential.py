@@ -34,7 +34,7 @@ def first_q(model, data):
 
 def in_pieces(model, algorithm, x, y, num, start=None, **options):
     first, *rest = pieces(x, y, num)
-    found = [bl.fit(model, algorithm, first, seed=0, params=start, **options)]
+    found = [bl.fit(model, algorithm, first, seed=0, init=start, **options)]
     for piece in rest:
         found.append(found[-1].update(piece, **options))
     return found
@@ -47,8 +47,8 @@ def in_pieces(model, algorithm, x, y, num, start=None, **options):
     ("algorithm", "options"),
     [
         (bl.Conjugate(), {}),
-        (bl.NGVI(num_draws=2, **EXACT), {"num_steps": 2, "eval_every": 2}),
-        (bl.VON(num_draws=2, **EXACT), {"num_steps": 2, "eval_every": 2}),
+        (bl.NGVI(num_draws=2, **EXACT), {"num_steps": 2, "options": bl.FitOptions(eval_every=2)}),
+        (bl.VON(num_draws=2, **EXACT), {"num_steps": 2, "options": bl.FitOptions(eval_every=2)}),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -106,7 +106,7 @@ def short_fits():
     """Posteriors of every kind, with a learned noise scale, for the price of two short fits."""
     data, model = problems.wiggle(), problems.small_model()
     q = first_q(model, data)
-    vogn = bl.fit(model, bl.VOGN(), data, seed=0, num_steps=3, params=q)
+    vogn = bl.fit(model, bl.VOGN(), data, seed=0, num_steps=3, init=q)
     with jax.enable_x64(True):
         groups = make_groups(q.mean, "layer")
         factors = BlockGaussian.from_std(q.mean, q.std, groups).factors
@@ -276,7 +276,7 @@ def test_vi_goes_on_from_draws(sampled):
         (problem.x[50:], problem.y[50:]),
         algorithm=bl.NGVI(num_draws=2, **EXACT),
         num_steps=2,
-        eval_every=2,
+        options=bl.FitOptions(eval_every=2),
     )
     assert "It is not a sampler" in new.notes[0]
     away = (new.family.mean_vector() - problem.mean) / problem.std

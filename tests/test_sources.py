@@ -19,7 +19,7 @@ from bayeslearn.data import streams
 from bayeslearn.errors import ArgumentError, DataError
 
 ROWS, BATCH = 60, 8
-RUN = {"seed": 0, "num_steps": 60, "eval_every": 20}
+RUN = {"seed": 0, "num_steps": 60, "options": bl.FitOptions(eval_every=20)}
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def test_memory_is_used_again_but_not_while_it_is_read(held, monkeypatch):
 def test_a_run_on_a_source_is_one_on_its_batches(problem, whole):
     """Of an epoch in file order, as a list of them; the bound is measured on all rows of both."""
     listed = list(itertools.islice(source_of(problem).skip_to(0), 60))
-    same = bl.fit(problem.model, "map", iter(listed), num_data=ROWS, **RUN)
+    same = bl.fit(problem.model, "map", iter(listed), **RUN, options=bl.FitOptions(num_data=ROWS))
     np.testing.assert_array_equal(same.trace["log_joint"], whole.trace["log_joint"])
     assert whole.target.data.y.shape == (ROWS, 1)
     assert same.target.data.y.shape == (BATCH, 1)
@@ -320,7 +320,13 @@ def test_a_source_resumes_to_the_same_bits_without_reading_again(
 ):
     cut_after(looks, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(problem.model, "map", source_of(problem), checkpoint=tmp_path, every=10, **RUN)
+        bl.fit(
+            problem.model,
+            "map",
+            source_of(problem),
+            checkpoint=bl.Checkpoint(tmp_path, every=10),
+            **RUN,
+        )
     monkeypatch.undo()
     source = source_of(problem)
     original, asked = source.skip_to, []
@@ -333,7 +339,13 @@ def test_a_source_resumes_to_the_same_bits_without_reading_again(
 def test_another_source_is_refused(problem, tmp_path, monkeypatch):
     cut_after(3, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(problem.model, "map", source_of(problem), checkpoint=tmp_path, every=10, **RUN)
+        bl.fit(
+            problem.model,
+            "map",
+            source_of(problem),
+            checkpoint=bl.Checkpoint(tmp_path, every=10),
+            **RUN,
+        )
     monkeypatch.undo()
     with pytest.raises(DataError, match="orders its rows in another way"):
         bl.resume(tmp_path, source_of(problem, seed=4))
@@ -349,7 +361,7 @@ def test_spoiled_batches_of_a_source_are_counted_across_a_resume(problem, tmp_pa
     whole = bl.fit(problem.model, "map", source_of(spoiled), **RUN)
     assert "batches held NaN" in whole.notes[0]
     cut_after(4, monkeypatch)
-    options = {"checkpoint": tmp_path, "every": 10, **RUN}
+    options = {"checkpoint": bl.Checkpoint(tmp_path, every=10), **RUN}
     with pytest.raises(Cut):
         bl.fit(problem.model, "map", source_of(spoiled), **options)
     monkeypatch.undo()
@@ -368,7 +380,13 @@ def test_a_large_memory_map_is_read_in_batches(problem, whole, tmp_path, monkeyp
     np.testing.assert_array_equal(mapped.trace["log_joint"], direct.trace["log_joint"])
     cut_after(3, monkeypatch)
     with pytest.raises(Cut):
-        bl.fit(problem.model, "map", data, checkpoint=tmp_path / "run", every=10, **options)
+        bl.fit(
+            problem.model,
+            "map",
+            data,
+            checkpoint=bl.Checkpoint(tmp_path / "run", every=10),
+            **options,
+        )
     cut_after(10**9, monkeypatch)
     assert_same(mapped, bl.resume(tmp_path / "run", data))
     with pytest.raises(ArgumentError, match="`batch_size` must be at most the number of rows"):
@@ -437,7 +455,7 @@ def parts(problem):
 
 @pytest.fixture(scope="module")
 def listed(problem, parts):
-    return bl.fit(problem.model, "map", parts, num_data=ROWS, **RUN)
+    return bl.fit(problem.model, "map", parts, **RUN, options=bl.FitOptions(num_data=ROWS))
 
 
 @pytest.mark.parametrize("make", [Loader, lambda p: Loader(p, "dlpack"), Dataset, list])
@@ -521,7 +539,9 @@ def test_batches_are_read_while_steps_are_taken(problem, parts):
             time.sleep(0.001)
         found.append(watched.given)
 
-    bl.fit(problem.model, "map", watched, callback=wait, num_data=ROWS, **RUN)
+    bl.fit(
+        problem.model, "map", watched, callback=wait, **RUN, options=bl.FitOptions(num_data=ROWS)
+    )
     assert found == [60, 60, 60]
 
 
@@ -536,8 +556,7 @@ def test_what_the_iterator_raises_comes_after_the_steps_before_it(
             problem.model,
             "map",
             Watched(parts, (33, fault)),
-            checkpoint=tmp_path / "run",
-            every="1h",
+            checkpoint=bl.Checkpoint(tmp_path / "run", every="1h"),
             **options,
         )
     assert not readers()
@@ -553,7 +572,14 @@ def test_an_interrupt_ends_the_thread(problem, parts):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bl.fit(problem.model, "map", Watched(parts), num_data=ROWS, callback=throw, **RUN)
+        bl.fit(
+            problem.model,
+            "map",
+            Watched(parts),
+            callback=throw,
+            **RUN,
+            options=bl.FitOptions(num_data=ROWS),
+        )
     assert not readers()
 
 
@@ -587,9 +613,13 @@ def test_batches_that_change_are_refused(problem, parts):
         (x, "not a pair"),
     ):
         with pytest.raises(DataError, match=told):
-            bl.fit(problem.model, "map", [parts[0], bad], num_data=ROWS, **RUN)
+            bl.fit(
+                problem.model, "map", [parts[0], bad], **RUN, options=bl.FitOptions(num_data=ROWS)
+            )
     with pytest.raises(DataError, match="numbers of type float64, and int64 in the first batch"):
-        bl.fit(problem.model, "map", [counts, parts[0]], num_data=ROWS, **RUN)
+        bl.fit(
+            problem.model, "map", [counts, parts[0]], **RUN, options=bl.FitOptions(num_data=ROWS)
+        )
 
 
 def test_chunks_of_large_batches_are_short(problem):

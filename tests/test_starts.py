@@ -154,7 +154,7 @@ def test_nothing_is_compiled_again(problem, told):
 
 
 def test_the_size_of_chunks_changes_nothing(problem, told):
-    assert_same(told[0], fit(problem, starts=STARTS, chunk_size=7))
+    assert_same(told[0], fit(problem, starts=STARTS, options=bl.FitOptions(chunk_size=7)))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_run_cut_between_starts_ends_the_same(problem, told, tmp_path, monkeyp
 
     monkeypatch.setattr(checkpoints.Keeper, "look", cut)
     with pytest.raises(Cut):
-        fit(problem, starts=STARTS, checkpoint=tmp_path / "run", every=50)
+        fit(problem, starts=STARTS, checkpoint=bl.Checkpoint(tmp_path / "run", every=50))
     monkeypatch.undo()
     again = []
     monkeypatch.setattr(
@@ -231,7 +231,7 @@ def test_given_parameters_are_the_only_start(problem, told, monkeypatch):
     assert phases(monkeypatch, model, bl.BayesByBackprop(), data, params=mean) == "main/warm start"
     assert phases(monkeypatch, model, bl.NGVI(), data, params=told[0].family) == "main"
     with pytest.raises(bl.ArgumentError, match="`params` say where to start"):
-        bl.fit(model, bl.NGVI(), data, seed=0, params=mean, starts=2)
+        bl.fit(model, bl.NGVI(), data, seed=0, init=mean, starts=2)
 
 
 def test_starts_that_cannot_be_tried_are_refused(problem):

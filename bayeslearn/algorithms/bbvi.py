@@ -41,8 +41,8 @@ from bayeslearn.algorithms.gaussian import (
     COVARIANCES,
     START_SHRINK,
     checked_groups,
+    draw_shrinkage,
     frame_from,
-    step_share,
     to_family,
 )
 from bayeslearn.algorithms.optimizers import Schedule, check_optimizer, make_optimizer
@@ -131,7 +131,7 @@ class BlackBoxVI(DecayingStep):
     def _begin(self, q: Any) -> BlackBoxState:
         frame = frame_from(q, self.covariance, self.block)
         if isinstance(frame, BlockFrame) and not isinstance(q, DiagonalGaussian):
-            frame = score.lowered_frame(frame)
+            frame = score.cholesky_frame(frame)
         zeta = score.from_frame(frame)
         unit, count = starting_units(q.std, zeta), jnp.zeros((), jnp.int32)
         return BlackBoxState(zeta, zeta, unit, self.first_optimizer_state(zeta), count)
@@ -147,7 +147,9 @@ class BlackBoxVI(DecayingStep):
     def rate(self, zeta: PyTree) -> Schedule:
         """The step size at each count; near the optimum shortened to what the draws can tell."""
         is_near = self.start == "mean-field"
-        return self.schedule(step_share(tree.size(zeta["mean"]), self.num_draws, "score", is_near))
+        return self.schedule(
+            draw_shrinkage(tree.size(zeta["mean"]), self.num_draws, "score", is_near)
+        )
 
     def moved(self, state: BlackBoxState, step: PyTree, optimizer_state: Any) -> BlackBoxState:
         """zeta + step, and the average of the last zetas."""
@@ -186,12 +188,12 @@ class BBVI(BlackBoxVI):
     ) -> tuple[BlackBoxState, BBVIInfo]:
         frame = self.frame(state.zeta)
         noise = frame.noise(key, self.num_draws)
-        told = score.evaluate(target, frame, batch, noise, self.rao_blackwell)
-        weight = score.centred(told.h, score.squared_scores(frame, noise), self.baseline)
+        estimate = score.evaluate(target, frame, batch, noise, self.rao_blackwell)
+        weight = score.centred(estimate.h, score.squared_scores(frame, noise), self.baseline)
         gradient = score.to_zeta(frame, score.average(frame, noise, weight))
         downhill = jax.tree.map(lambda u, g: -u * g, state.unit, gradient)
         updates, optimizer_state = self._optimizer(state.zeta).update(
             downhill, state.optimizer_state, state.zeta
         )
         step = jax.tree.map(lambda u, d: u * jnp.asarray(d, u.dtype), state.unit, updates)
-        return self.moved(state, step, optimizer_state), BBVIInfo(told.elbo, told.nll)
+        return self.moved(state, step, optimizer_state), BBVIInfo(estimate.elbo, estimate.nll)

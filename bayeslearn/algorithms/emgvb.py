@@ -39,15 +39,15 @@ class EMGVB(ManifoldVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        told = self.estimate(key, target, state, batch, form=self.form)
-        state, acted, largest = manifold_step(
+        estimate = self.estimate(key, target, state, batch, form=self.form)
+        state, clipped, largest = manifold_step(
             state,
-            told.mean,
-            told.cov.scaled(-2.0),
+            estimate.mean,
+            estimate.cov.scaled(-2.0),
             beta=self.rate(state),
             momentum=self.momentum,
             stretch=lambda b: 1.0 / jnp.sqrt(retraction(b)),
             guards=self.guards,
         )
-        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
         return state, info

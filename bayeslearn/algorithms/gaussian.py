@@ -43,9 +43,9 @@ from bayeslearn.tree import Array, PyTree
 COVARIANCES = ("full", "block", "diagonal")
 GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
-EVEN = (-math.log1p(RADIUS), math.log1p(RADIUS))
+LOG_BOUNDS = (-math.log1p(RADIUS), math.log1p(RADIUS))
 FEWEST, MOST = 16, 64  # draws of a step, where none are asked for
-CAUTION = 7  # of a step by S curvatures S / (S + 7) is taken
+CURVATURE_SHRINKAGE = 7  # of a step by S curvatures S / (S + 7) is taken
 START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
 
 
@@ -114,34 +114,34 @@ def draws_for(size: int) -> int:
     return min(max(FEWEST, size // 6), MOST)
 
 
-def step_share(size: int, num_draws: int, gradient: str, guards: bool) -> float:
+def draw_shrinkage(size: int, num_draws: int, gradient: str, guards: bool) -> float:
     """How much of a covariance step S draws can tell: r / (r + k), or S / (S + 7) of curvature."""
     if not guards:
         return 1.0
     if gradient not in GRADIENTS:
-        return num_draws / (num_draws + CAUTION)
+        return num_draws / (num_draws + CURVATURE_SHRINKAGE)
     if size == 1:
         return 1.0
     rank = num_draws if gradient == "score" else 2 * num_draws
     return rank / (rank + size)
 
 
-def hold_spectrum(
+def clip_spectrum(
     spectrum: Spectrum, guards: bool, low: float = -RADIUS / (1.0 + RADIUS), high: float = RADIUS
 ) -> tuple[Spectrum, Array, Array]:
     """The covariance step inside the trust region: step, acted, largest eigenvalue.
 
     The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r]. A retraction,
-    which is exp(b) to second order, takes [-log(1 + r), log(1 + r)] (`EVEN`).
+    which is exp(b) to second order, takes [-log(1 + r), log(1 + r)] (`LOG_BOUNDS`).
     """
-    held, smallest, largest = spectrum.held(low, high)
+    clipped, smallest, largest = spectrum.clipped(low, high)
     size = jnp.maximum(largest, -smallest)
     if not guards:
         return spectrum, jnp.zeros((), bool), size
-    return held, (smallest < low) | (largest > high), size
+    return clipped, (smallest < low) | (largest > high), size
 
 
-def hold_mean(step: PyTree, guards: bool) -> tuple[PyTree, Array]:
+def clip_mean_step(step: PyTree, guards: bool) -> tuple[PyTree, Array]:
     """The mean step inside the trust region, in standard deviations of q."""
     if not guards:
         return step, jnp.zeros((), bool)
@@ -220,11 +220,11 @@ class GaussianVI(DecayingStep):
         return ()
 
     def draws(self, frame: Any) -> int:
-        """Draws of a step: as told, or by the size of the largest block."""
+        """Draws of a step: as found, or by the size of the largest block."""
         return self.num_draws or draws_for(frame.size)
 
     def share(self, frame: Any) -> float:
-        return step_share(frame.size, self.draws(frame), self.gradient, self.guards)
+        return draw_shrinkage(frame.size, self.draws(frame), self.gradient, self.guards)
 
     def rate(self, state: GaussianState) -> Array:
         """Step size at this count. Scores are as noisy for the mean as for the covariance."""
@@ -238,7 +238,7 @@ class GaussianVI(DecayingStep):
         if self.gradient not in GRADIENTS:
             options["num_curvatures"] = draws
             draws = max(draws, draws_for(state.frame.size))
-        told = estimate(
+        found = estimate(
             key,
             target,
             state.frame,
@@ -248,8 +248,8 @@ class GaussianVI(DecayingStep):
             **options,
         )
         if self.gradient == "score":
-            return told
-        return told._replace(cov=told.cov.scaled(self.share(state.frame)))
+            return found
+        return found._replace(cov=found.cov.scaled(self.share(state.frame)))
 
     def approximation(
         self, target: Target, state: GaussianState, draws: PyTree | None = None

@@ -26,12 +26,12 @@ import jax.numpy as jnp
 
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.gaussian import (
-    EVEN,
+    LOG_BOUNDS,
     GaussianInfo,
     GaussianState,
     GaussianVI,
-    hold_mean,
-    hold_spectrum,
+    clip_mean_step,
+    clip_spectrum,
 )
 from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import Function, Symmetric
@@ -56,7 +56,7 @@ def manifold_step(
 ) -> tuple[GaussianState, Array, Array]:
     """Both momenta, the trust region, and the move: C <- C stretch(beta M)."""
     frame: Any = state.frame
-    mean_gradient, shortened = hold_mean(
+    mean_gradient, shortened = clip_mean_step(
         jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, mean_gradient), guards
     )
     if momentum is None:
@@ -75,7 +75,7 @@ def manifold_step(
         )
         spectrum = frame.spectrum(memory[1])
         new_mean = jax.tree.map(jnp.add, frame.mean, memory[0])
-    step, clipped, largest = hold_spectrum(spectrum.scaled(beta), guards, *EVEN)
+    step, clipped, largest = clip_spectrum(spectrum.scaled(beta), guards, *LOG_BOUNDS)
     nothing = jax.tree.map(jnp.zeros_like, mean_gradient)
     moved = frame.move(nothing, step, stretch)
     moved = eqx.tree_at(lambda f: f.mean, moved, new_mean)
@@ -116,15 +116,15 @@ class MGVB(ManifoldVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        told = self.estimate(key, target, state, batch, form=self.form)
-        state, acted, largest = manifold_step(
+        estimate = self.estimate(key, target, state, batch, form=self.form)
+        state, clipped, largest = manifold_step(
             state,
-            told.mean,
-            told.cov.scaled(self.cov_rate),
+            estimate.mean,
+            estimate.cov.scaled(self.cov_rate),
             beta=self.rate(state),
             momentum=self.momentum,
             stretch=lambda b: jnp.sqrt(retraction(b)),
             guards=self.guards,
         )
-        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
         return state, info

@@ -42,9 +42,9 @@ from bayeslearn.algorithms.gaussian import (
     GaussianInfo,
     GaussianState,
     GaussianVI,
-    hold_mean,
-    hold_spectrum,
-    step_share,
+    clip_mean_step,
+    clip_spectrum,
+    draw_shrinkage,
     to_family,
 )
 from bayeslearn.algorithms.map import MAP
@@ -121,11 +121,11 @@ def bound_gradient(
         if is_score:
             draws = jax.lax.stop_gradient(draws)
         h, log_likelihood = terms(draws)
-        told = jnp.mean(h), -log_likelihood
+        estimate = jnp.mean(h), -log_likelihood
         if not is_score:
-            return jnp.mean(h), told
+            return jnp.mean(h), estimate
         weight = jax.lax.stop_gradient(leave_one_out(h))
-        return jnp.mean(jax.vmap(unravel(z).log_prob)(draws) * weight), told
+        return jnp.mean(jax.vmap(unravel(z).log_prob)(draws) * weight), estimate
 
     gradient, (elbo, nll) = jax.grad(surrogate, has_aux=True)(tree.ravel(q))
     return Gradients(gradient, elbo, nll)
@@ -157,7 +157,7 @@ class NaturalGradient(GaussianVI):
         if self.q is None:
             frame = super().init(key, target, params).frame
             if self.covariance != "diagonal":
-                frame = score.lowered_frame(frame)
+                frame = score.cholesky_frame(frame)
             return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
         q = self.q(params)
         if tree.size(q) > MAX_PARAMETERS:
@@ -177,7 +177,7 @@ class NaturalGradient(GaussianVI):
         """As for all Gaussians, but scores hear the noise of all weights, not of a block's."""
         if self.gradient != "score":
             return super().share(frame)
-        return step_share(tree.size(frame.mean), self.draws(frame), self.gradient, self.guards)
+        return draw_shrinkage(tree.size(frame.mean), self.draws(frame), self.gradient, self.guards)
 
     def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
         if self.q is not None:
@@ -185,7 +185,7 @@ class NaturalGradient(GaussianVI):
         state = super().init_from(key, target, q)
         if self.covariance == "diagonal" or isinstance(q, DiagonalGaussian):
             return state
-        frame = score.lowered_frame(state.frame)
+        frame = score.cholesky_frame(state.frame)
         return GaussianState(frame, self.first_momentum(frame), state.count)
 
     def step(
@@ -193,15 +193,21 @@ class NaturalGradient(GaussianVI):
     ) -> tuple[GaussianState, GaussianInfo]:
         if self.q is not None:
             return self._generic_step(key, target, state, batch)
-        told, beta, frame = self.estimate(key, target, state, batch), self.rate(state), state.frame
-        spectrum = frame.spectrum(told.cov).scaled(2.0 * beta)
-        held, clipped, largest = hold_spectrum(spectrum, self.guards)
-        move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, told.mean)
-        move, shortened = hold_mean(move, self.guards)
-        spread = jax.tree.map(lambda b, s: b.astype(s.dtype), frame.dense(held), _like(frame))
+        estimate, beta, frame = (
+            self.estimate(key, target, state, batch),
+            self.rate(state),
+            state.frame,
+        )
+        spectrum = frame.spectrum(estimate.cov).scaled(2.0 * beta)
+        limited, clipped, largest = clip_spectrum(spectrum, self.guards)
+        move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, estimate.mean)
+        move, shortened = clip_mean_step(move, self.guards)
+        spread = jax.tree.map(lambda b, s: b.astype(s.dtype), frame.dense(limited), _like(frame))
         new = move_gaussian(frame, move, spread)
         average = score.averaged(state.momentum, score.from_frame(new), state.count)
-        info = GaussianInfo(told.elbo, told.nll, (clipped | shortened).astype(jnp.float64), largest)
+        info = GaussianInfo(
+            estimate.elbo, estimate.nll, (clipped | shortened).astype(jnp.float64), largest
+        )
         return GaussianState(new, average, state.count + 1), info
 
     def _generic_step(
@@ -210,9 +216,11 @@ class NaturalGradient(GaussianVI):
         key_fisher, key_draws = jax.random.split(key)
         q = state.frame
         num = self.num_draws or FEWEST
-        told = bound_gradient(key_draws, target, q, batch, num, self.gradient == "score")
+        estimate = bound_gradient(key_draws, target, q, batch, num, self.gradient == "score")
         fisher = sampled_fisher(key_fisher, q)
-        step = self.schedule()(state.count) * natural_gradient(fisher, told.gradient, self.damping)
+        step = self.schedule()(state.count) * natural_gradient(
+            fisher, estimate.gradient, self.damping
+        )
         size = jnp.sqrt(step @ fisher @ step / len(step))
         too_long = size > RADIUS
         if self.guards:
@@ -220,8 +228,8 @@ class NaturalGradient(GaussianVI):
         moved = tree.unraveler(q)((tree.ravel(q) + step).astype(tree.ravel(q).dtype))
         new = jax.tree.map(lambda a, b: a.astype(b.dtype), moved, q)
         average = score.averaged(state.momentum, new, state.count)
-        acted = (too_long & self.guards).astype(jnp.float64)
-        info = GaussianInfo(told.elbo, told.nll, acted, size.astype(jnp.float64))
+        clipped = (too_long & self.guards).astype(jnp.float64)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped, size.astype(jnp.float64))
         return GaussianState(new, average, state.count + 1), info
 
     def approximation(

@@ -55,7 +55,7 @@ LOG_RADIUS = math.log1p(RADIUS)
 class NGBBVIInfo(NamedTuple):
     elbo: Array
     nll: Array
-    clipped: Array  # 1 if the trust region acted
+    clipped: Array  # 1 if the trust region clipped
 
 
 def sampled_natural(gradient: Score, noise: PyTree, damping: Any) -> Score:
@@ -93,8 +93,8 @@ def adam(
     return jax.tree.map(direction, first, second), first, second
 
 
-def held(frame: Any, step: dict[str, PyTree]) -> tuple[dict[str, PyTree], Array]:
-    """The step in zeta inside the trust region, and whether that acted."""
+def clip_step(frame: Any, step: dict[str, PyTree]) -> tuple[dict[str, PyTree], Array]:
+    """The step in zeta inside the trust region, and whether that clipped."""
     if isinstance(frame, DiagonalFrame):
         whitened = jax.tree.map(jnp.divide, step["mean"], frame.std)
         largest = [jnp.max(jnp.abs(s)) for s in jax.tree.leaves(step["spread"])]
@@ -164,9 +164,9 @@ class NGBBVI(BlackBoxVI):
     ) -> tuple[BlackBoxState, NGBBVIInfo]:
         frame = self.frame(state.zeta)
         noise = frame.noise(key, self.num_control + self.num_draws)
-        told = score.evaluate(target, frame, batch, noise, self.rao_blackwell)
+        estimate = score.evaluate(target, frame, batch, noise, self.rao_blackwell)
         in_x, in_y = (jax.tree.map(lambda e, i=i: e[i], noise) for i in self._split())
-        h_x, h_y = (told.h[i] for i in self._split())
+        h_x, h_y = (estimate.h[i] for i in self._split())
         weight = h_y - score.control_variate(h_x, score.squared_scores(frame, in_x))
         natural = score.step_to_zeta(frame, self.natural(frame, in_y, weight))
         scaled = jax.tree.map(jnp.divide, natural, state.unit)
@@ -178,8 +178,8 @@ class NGBBVI(BlackBoxVI):
         step = jax.tree.map(lambda u, d: u * (rate * d).astype(u.dtype), state.unit, direction)
         clipped = jnp.zeros((), bool)
         if self.guards:
-            step, clipped = held(frame, step)
-        info = NGBBVIInfo(told.elbo, told.nll, clipped.astype(jnp.float64))
+            step, clipped = clip_step(frame, step)
+        info = NGBBVIInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64))
         return self.moved(state, step, tuple(memory)), info
 
     def _split(self) -> tuple[slice, slice]:

@@ -27,8 +27,8 @@ from bayeslearn.algorithms.gaussian import (
     GaussianInfo,
     GaussianState,
     GaussianVI,
-    hold_mean,
-    hold_spectrum,
+    clip_mean_step,
+    clip_spectrum,
 )
 from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import Symmetric
@@ -47,13 +47,13 @@ def natural_step(
     is_new: bool,
     guards: bool,
 ) -> tuple[Any, Array, Array]:
-    """One step in natural parameters: new frame, whether a guard acted, largest eigenvalue."""
+    """One step in natural parameters: new frame, whether a guard clipped, largest eigenvalue."""
     spectrum = frame.spectrum(cov_gradient).scaled(-2.0 * beta)
-    step, clipped, largest = hold_spectrum(spectrum, guards)
+    step, clipped, largest = clip_spectrum(spectrum, guards)
     move = jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, mean_gradient)
     if is_new:
         move = frame.apply(step, lambda b: 1.0 / (1.0 + b), move)
-    move, shortened = hold_mean(move, guards)
+    move, shortened = clip_mean_step(move, guards)
     new = frame.move(move, step, lambda b: 1.0 / jnp.sqrt(1.0 + b))
     return new, clipped | shortened, largest
 
@@ -72,14 +72,14 @@ class NGVI(GaussianVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        told = self.estimate(key, target, state, batch)
-        frame, acted, largest = natural_step(
+        estimate = self.estimate(key, target, state, batch)
+        frame, clipped, largest = natural_step(
             state.frame,
-            told.mean,
-            told.cov,
+            estimate.mean,
+            estimate.cov,
             self.rate(state),
             is_new=self.mean_step == "new",
             guards=self.guards,
         )
-        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
         return GaussianState(frame, (), state.count + 1), info

@@ -52,9 +52,14 @@ class QBVI(GaussianVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        told = self.estimate(key, target, state, batch, form=self.form, baseline=self.baseline)
-        frame, acted, largest = natural_step(
-            state.frame, told.mean, told.cov, self.rate(state), is_new=True, guards=self.guards
+        estimate = self.estimate(key, target, state, batch, form=self.form, baseline=self.baseline)
+        frame, clipped, largest = natural_step(
+            state.frame,
+            estimate.mean,
+            estimate.cov,
+            self.rate(state),
+            is_new=True,
+            guards=self.guards,
         )
-        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
         return GaussianState(frame, (), state.count + 1), info

@@ -68,7 +68,7 @@ class Correction(NamedTuple):
     s: Array | float
 
 
-def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree, PyTree]:
+def prior_prec_per_datum(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree, PyTree]:
     """The prior's mean, and lambda / N, for every weight.
 
     Of a prior with correlations: those of each weight given the others, which is what they are
@@ -79,14 +79,14 @@ def prior_share(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree
     return mean, jax.tree.map(lambda p: p / num_data.astype(p.dtype), prec)
 
 
-def spread(s: PyTree, share: PyTree, num_data: Array) -> PyTree:
+def std_from_scale(s: PyTree, share: PyTree, num_data: Array) -> PyTree:
     """std = 1 / sqrt(N (s + lambda/N)); s of the uncorrected kind."""
     return jax.tree.map(lambda v, p: jax.lax.rsqrt(num_data.astype(v.dtype) * (v + p)), s, share)
 
 
 def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> PyTree:
     """(prec - lambda) / N of the curvature at `params`, never negative."""
-    _, share = prior_share(target, params, num_data)
+    _, share = prior_prec_per_datum(target, params, num_data)
     prec = starting_prec(key, target, params, target.data)
     return jax.tree.map(
         lambda p, own: jnp.maximum(p / num_data.astype(p.dtype) - own, 0.0), prec, share
@@ -167,8 +167,8 @@ class Vadam(ModeStart):
         self, key: Array, target: Target, state: VadamState, batch: Batch | None
     ) -> tuple[VadamState, VadamInfo]:
         num_data = target.num_data
-        prior_mean, share = prior_share(target, state.mean, num_data)
-        q = DiagonalGaussian(state.mean, spread(state.s, share, num_data))
+        prior_mean, share = prior_prec_per_datum(target, state.mean, num_data)
+        q = DiagonalGaussian(state.mean, std_from_scale(state.s, share, num_data))
         key_draws, key_signs = jax.random.split(key)
 
         def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
@@ -210,8 +210,8 @@ class Vadam(ModeStart):
     def approximation(
         self, target: Target, state: VadamState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
-        _, share = prior_share(target, state.mean, target.num_data)
-        return DiagonalGaussian(state.mean, spread(state.s, share, target.num_data))
+        _, share = prior_prec_per_datum(target, state.mean, target.num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, share, target.num_data))
 
 
 def tree_unzip(

@@ -42,7 +42,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.optimizers import robbins_monro
 from bayeslearn.algorithms.starting import ModeStart
-from bayeslearn.algorithms.vadam import prior_share, spread, starting_s, tree_unzip
+from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -190,12 +190,14 @@ class VOGN(ModeStart):
             )
         else:
             dealt, counts = dealt_out(target, rows, self.num_draws)
-            told = jax.vmap(one)(seeds, keys, dealt)
+            moments = jax.vmap(one)(seeds, keys, dealt)
             nll, gradient, square = jax.tree.map(
-                lambda v: jnp.tensordot(counts.astype(v.dtype), v, axes=1), told
+                lambda v: jnp.tensordot(counts.astype(v.dtype), v, axes=1), moments
             )
 
-        prior_mean, share = prior_share(target, state.mean, self.augmentation * target.num_data)
+        prior_mean, share = prior_prec_per_datum(
+            target, state.mean, self.augmentation * target.num_data
+        )
         weight = self.complexity_weight(state.count)
         rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
 
@@ -228,5 +230,5 @@ class VOGN(ModeStart):
         self, target: Target, state: VOGNState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
         num_data = self.augmentation * target.num_data
-        _, share = prior_share(target, state.mean, num_data)
-        return DiagonalGaussian(state.mean, spread(state.s, share, num_data))
+        _, share = prior_prec_per_datum(target, state.mean, num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, share, num_data))

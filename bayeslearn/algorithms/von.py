@@ -42,9 +42,14 @@ class VON(GaussianVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        told = self.estimate(key, target, state, batch)
-        frame, acted, largest = natural_step(
-            state.frame, told.mean, told.cov, self.rate(state), is_new=True, guards=self.guards
+        estimate = self.estimate(key, target, state, batch)
+        frame, clipped, largest = natural_step(
+            state.frame,
+            estimate.mean,
+            estimate.cov,
+            self.rate(state),
+            is_new=True,
+            guards=self.guards,
         )
-        info = GaussianInfo(told.elbo, told.nll, acted.astype(jnp.float64), largest)
+        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
         return GaussianState(frame, (), state.count + 1), info

@@ -9,7 +9,7 @@ With g = C^T grad_mean and G = C^T grad_cov C, the gradients of the lower bound 
 
 so a step of NGVI, VON, QBVI, MGVB or EMGVB is a choice of f and s. Parallel transport of the
 affine-invariant metric is the identity here, the covariance stays positive definite whenever f
-is positive, and no system is solved. A sum over S draws is kept as its terms (`Outer`) until it is
+is positive, and no system is solved. A sum over S draws is kept as its terms (`LowRankSum`) until it is
 needed: as a matrix by momentum, decomposed (`Spectrum`) by a move. Its rank is at most 2S, so that
 a move takes that many eigenvectors, and a step costs O(k^2 S) and not O(k^3).
 
@@ -56,7 +56,7 @@ class Spectrum(NamedTuple):
         values = jax.tree.map(lambda v: v + jnp.asarray(amount, v.dtype), self.values)
         return self._replace(values=values)
 
-    def held(self, low: float, high: float) -> tuple[Spectrum, Array, Array]:
+    def clipped(self, low: float, high: float) -> tuple[Spectrum, Array, Array]:
         """Eigenvalues inside [low, high]; the smallest and the largest before that.
 
         Those of a diagonal are clipped. A block is scaled as a whole: where its eigenvalues are
@@ -79,7 +79,7 @@ class Spectrum(NamedTuple):
         return Spectrum(jax.tree.map(hold, self.values), None, shift), smallest, largest
 
 
-class Outer(NamedTuple):
+class LowRankSum(NamedTuple):
     """A symmetric matrix shift * I + factor * sym(mean_s a_s b_s^T) per block, as its terms."""
 
     a: tuple[Array, ...]  # (draws, size) of each block
@@ -87,14 +87,14 @@ class Outer(NamedTuple):
     factor: Array
     shift: Array
 
-    def scaled(self, factor: Any) -> Outer:
+    def scaled(self, factor: Any) -> LowRankSum:
         return self._replace(factor=factor * self.factor, shift=factor * self.shift)
 
-    def shifted(self, amount: Any) -> Outer:
+    def shifted(self, amount: Any) -> LowRankSum:
         return self._replace(shift=self.shift + amount)
 
 
-Symmetric = Spectrum | Outer
+Symmetric = Spectrum | LowRankSum
 
 
 class DiagonalFrame(eqx.Module):
@@ -219,9 +219,9 @@ class BlockFrame(eqx.Module):
     def pull(self, gradient: PyTree) -> tuple[Array, ...]:
         return _each(jnp.matmul, self.split(gradient), self.factors)
 
-    def outer(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> Outer:
+    def outer(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> LowRankSum:
         """Symmetric part of the mean over draws of a b^T."""
-        return Outer(a, b, jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64))
+        return LowRankSum(a, b, jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64))
 
     def quadratic(self, matrices: tuple[Array, ...]) -> tuple[Array, ...]:
         """C^T H C."""
@@ -253,7 +253,7 @@ class BlockFrame(eqx.Module):
         return BlockFrame(self.draw(step), factors, log_det, self.groups)
 
     def dense(self, matrix: Symmetric) -> tuple[Array, ...]:
-        if isinstance(matrix, Outer):
+        if isinstance(matrix, LowRankSum):
             products = _each(lambda a, b: a.T @ b / len(a), matrix.a, matrix.b)
             found = tuple(matrix.factor * 0.5 * (m + m.T) for m in products)
         else:
@@ -265,7 +265,7 @@ class BlockFrame(eqx.Module):
         """Decomposed, from terms or matrices; a spectrum is left as it is."""
         if isinstance(matrix, Spectrum):
             return matrix
-        is_outer = isinstance(matrix, Outer)
+        is_outer = isinstance(matrix, LowRankSum)
         pairs = _each(_mean_outer, matrix.a, matrix.b) if is_outer else _each(_eigh, matrix)
         values, vectors = zip(*pairs, strict=True)
         found = Spectrum(values, vectors, jnp.zeros((), jnp.float64))

@@ -75,7 +75,7 @@ def to_frame(zeta: dict[str, PyTree], groups: Any) -> Any:
 
 
 def from_frame(frame: Any) -> dict[str, PyTree]:
-    """zeta of a frame; the factors of blocks must be lower triangular (`lowered`)."""
+    """zeta of a frame; the factors of blocks must be lower triangular (`to_cholesky`)."""
     if isinstance(frame, DiagonalFrame):
         return {"mean": frame.mean, "spread": jax.tree.map(jnp.log, frame.std)}
     return {"mean": frame.mean, "spread": tuple(map(log_diagonal, frame.factors))}
@@ -90,15 +90,15 @@ def log_diagonal(cholesky: Array) -> Array:
     return jnp.tril(cholesky, -1) + jnp.diag(jnp.log(jnp.diagonal(cholesky)))
 
 
-def lowered(factor: Array) -> Array:
+def to_cholesky(factor: Array) -> Array:
     """The Cholesky factor of C C^T, from C^T = Q R without forming the product."""
     upper = jnp.linalg.qr(factor.T, mode="r")
     return upper.T * jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)
 
 
-def lowered_frame(frame: BlockFrame) -> BlockFrame:
+def cholesky_frame(frame: BlockFrame) -> BlockFrame:
     """The same Gaussian with Cholesky factors."""
-    factors = tuple(map(lowered, frame.factors))
+    factors = tuple(map(to_cholesky, frame.factors))
     return BlockFrame(frame.mean, factors, frame.log_det, frame.groups)
 
 

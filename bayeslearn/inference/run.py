@@ -99,10 +99,11 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
             algorithm = Joint(algorithm)
     num_steps = algorithm.auto_steps if is_auto(request.num_steps) else int(request.num_steps)
     multistart = bound.multistart
-    if multistart is not None and not is_auto(request.num_steps):
-        if algorithm.capabilities.supports_multistart:  # they come before the requested steps
-            other = multistart.perturbation(algorithm, context.target)
-            num_steps += multistart.first_steps if other is None else multistart.perturbation_steps
+    is_direct = multistart is not None and algorithm.capabilities.supports_multistart
+    if multistart is not None and is_direct and not is_auto(request.num_steps):
+        # They come before the requested steps.
+        other = multistart.perturbation(algorithm, context.target)
+        num_steps += multistart.first_steps if other is None else multistart.perturbation_steps
     notes, begin = [], None
     stream = context.stream
     if bound.initial is not None and algorithm.capabilities.accepts_initial_gaussian:

@@ -73,7 +73,7 @@ def hmc(turns, draws: int, chains: int = 1) -> None:
             target,
             algorithm,
             seed=problems.SEED,
-            params=params,
+            init=params,
             num_chains=chains,
             progress=False,
             callback=between_chunks,
@@ -133,7 +133,10 @@ def emgvb(turns, data: str, steps: int, start: str) -> None:
         with jax.enable_x64(True):
             zeros = jax.tree.map(np.zeros_like, model.bind(rows, jax.random.key(0))[1])
             spread = jax.tree.map(lambda w: w + 0.05**0.5, zeros)
-            options |= {"params": DiagonalGaussian(zeros, spread), "eval_every": steps}
+            options |= {
+                "init": DiagonalGaussian(zeros, spread),
+                "options": bl.FitOptions(eval_every=steps),
+            }
 
     def run(seed: int) -> dict:
         posterior = bl.fit(model, bl.EMGVB(), rows, seed=seed, **options)

@@ -234,12 +234,12 @@ def test_guards_off_is_the_bare_update_bit_for_bit_and_on_they_hold(problem):
 def test_a_block_is_held_as_a_whole_and_a_diagonal_weight_by_weight():
     """Clipped eigenvalues of a noisy block would be steps of full length in random directions."""
     values, zero = jnp.asarray([-2.0, 0.1, 0.9]), jnp.zeros((), jnp.float64)
-    block, smallest, largest = Spectrum((values,), (jnp.eye(3),), zero).held(-1 / 3, 0.5)
+    block, smallest, largest = Spectrum((values,), (jnp.eye(3),), zero).clipped(-1 / 3, 0.5)
     np.testing.assert_allclose(block.values[0], np.asarray(values) / 6, rtol=1e-12)
     assert (float(smallest), float(largest)) == (-2.0, 0.9)
-    thin, *_ = Spectrum({"w": values}, None, zero).held(-1 / 3, 0.5)
+    thin, *_ = Spectrum({"w": values}, None, zero).clipped(-1 / 3, 0.5)
     np.testing.assert_allclose(thin.values["w"], [-1 / 3, 0.1, 0.5], rtol=1e-12)
-    shifted, *_ = Spectrum((values[1:],), (jnp.eye(3)[:, 1:],), zero + 1.0).held(-1 / 3, 0.5)
+    shifted, *_ = Spectrum((values[1:],), (jnp.eye(3)[:, 1:],), zero + 1.0).clipped(-1 / 3, 0.5)
     np.testing.assert_allclose(shifted.values[0] + shifted.shift, [1.1 / 3.8, 0.5], rtol=1e-12)
 
 

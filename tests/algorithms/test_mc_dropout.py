@@ -472,7 +472,7 @@ def test_an_equinox_module_without_dropout_is_masked_like_our_own():
         "likelihood": {},
     }
     algorithm = bl.MCDropout(train=False)
-    same = bl.fit(bl.Model(ours, noise), algorithm, (x, y), seed=0, num_steps=1, params=params)
+    same = bl.fit(bl.Model(ours, noise), algorithm, (x, y), seed=0, num_steps=1, init=params)
     for name in theirs.trace:
         np.testing.assert_allclose(theirs.trace[name], same.trace[name], rtol=1e-6)
     draws = (jax.tree.leaves(p.sample(0, 5)) for p in (theirs, same))

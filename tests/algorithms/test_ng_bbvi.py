@@ -12,7 +12,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.algorithms.gaussian import RADIUS
-from bayeslearn.algorithms.ng_bbvi import LOG_RADIUS, NGBBVI, adam, held, sampled_natural
+from bayeslearn.algorithms.ng_bbvi import LOG_RADIUS, NGBBVI, adam, clip_step, sampled_natural
 from bayeslearn.errors import ArgumentError
 from bayeslearn.geometry.natural import damped_solve
 from bayeslearn.gradients import score
@@ -86,7 +86,7 @@ def test_trust_region_holds_long_steps_and_leaves_short_ones(x64, groups):
         "spread": jax.tree.map(jnp.ones_like, spread),
     }
 
-    hold = jax.jit(lambda share: held(frame, jax.tree.map(lambda s: share * s, step)))
+    hold = jax.jit(lambda share: clip_step(frame, jax.tree.map(lambda s: share * s, step)))
     short, acted = hold(0.01)
     assert not acted
     np.testing.assert_allclose(tree.ravel(short), 0.01 * tree.ravel(step), rtol=1e-12)

@@ -280,7 +280,7 @@ def test_fits_in_single_precision_of_some_leaves_in_pieces_of_a_batch(kind):
             seed=0,
             num_steps=600,
             batch_size=40,
-            microbatch=20,
+            options=bl.FitOptions(microbatch=20),
         )
         bounds[perturb] = float(posterior.elbo)
         assert not any("same draw" in note for note in posterior.notes)

@@ -234,7 +234,7 @@ def test_frames_and_zetas_are_the_same_gaussian(x64, quadratic):
     @jax.jit
     def round_trip(zeta, rotation):
         frame = score.to_frame(zeta, GROUPS["full"])
-        return score.from_frame(frame), score.lowered(frame.factors[0] @ rotation)
+        return score.from_frame(frame), score.to_cholesky(frame.factors[0] @ rotation)
 
     zeta = quadratic.zeta("full")
     rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))

@@ -345,7 +345,7 @@ def test_linen_alone_is_initialised_and_bound_keeps_its_variables():
     np.testing.assert_array_equal(
         alone.init(key, X[0], 1)["kernel"], module.init(key, X[:1])["params"]["kernel"]
     )
-    variables = {"params": {"kernel": np.ones((3, 1)), "bias": np.zeros(1)}}
+    variables = {"init": {"kernel": np.ones((3, 1)), "bias": np.zeros(1)}}
     bound = as_network(module.bind(variables))
     params = bound.init(key, X[0], 1)
     np.testing.assert_array_equal(params["kernel"], np.ones((3, 1)))
