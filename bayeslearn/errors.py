@@ -6,7 +6,7 @@ import functools
 import numbers
 import reprlib
 from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,6 +18,10 @@ class BayesLearnError(Exception):
 
 class ArgumentError(BayesLearnError, ValueError):
     """An argument was refused before any work was done."""
+
+
+class NotAvailableError(ArgumentError, AttributeError):
+    """A quantity that this kind of model does not have; `hasattr` sees that it does not."""
 
 
 class DivergenceError(BayesLearnError, ArithmeticError):
@@ -58,17 +62,33 @@ class Interrupted(SystemExit):
         return self.message
 
 
-def refuse(argument: str, value: Any, must: str, remedy: str = "") -> NoReturn:
+def refuse(argument: str, value: object, must: str, remedy: str = "") -> NoReturn:
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)
     raise ArgumentError(f"`{argument}` must {must}, got {shown}.{' ' + remedy if remedy else ''}")
 
 
-def check_whole(argument: str, value: Any, least: int) -> None:
+def check_whole(argument: str, value: object, least: int) -> None:
     """Refuse what is not a whole number (of any integer type) of at least `least`."""
-    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_whole or value < least:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         refuse(argument, value, f"be a whole number of at least {least}")
+
+
+def check_positive(
+    argument: str, value: object, remedy: str = "", *, alternatives: str = "", array: bool = False
+) -> None:
+    """Refuse what is not a positive, finite number or, with `array`, an array of such numbers.
+
+    `alternatives` names what else the argument takes, after a comma.
+    """
+    import numpy as np
+
+    number = np.asarray(value)
+    is_number = number.dtype.kind in "iuf" and (array or number.ndim == 0)
+    if is_number and np.all(np.isfinite(number)) and np.all(number > 0):
+        return
+    must = "be positive and finite" if array and is_number else "be a positive number"
+    refuse(argument, value, must + alternatives, remedy)
 
 
 def moved_keywords(**places: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,8 +1,8 @@
 """Double precision inside, whatever the user's configuration: the only file that switches it.
 
-`fit`, `predict` and the public methods of posteriors and families run under `double_precision`;
-a network is initialised under `user_precision` and evaluated under `network_precision`, in its
-own dtype. The user's configuration is restored on the way out.
+`fit`, `predict` and the public methods of posteriors and families run under `double_precision`.
+A network is initialised under `user_precision` and evaluated under `network_precision`, in its
+own dtype. The user's configuration is restored on exit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractContextManager
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,7 +27,7 @@ _user_x64: contextvars.ContextVar[bool | None] = contextvars.ContextVar("user_x6
 
 @contextlib.contextmanager
 def inside_double_precision() -> Iterator[None]:
-    """64-bit types are allowed in this block (and its thread)."""
+    """Enable 64-bit types in this block (and its thread)."""
     outermost = _user_x64.get() is None
     token = _user_x64.set(bool(jax.config.read("jax_enable_x64"))) if outermost else None
     try:
@@ -37,7 +39,7 @@ def inside_double_precision() -> Iterator[None]:
 
 
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` with 64-bit types allowed; called from outside, give NumPy for float64."""
+    """Run `function` with 64-bit types; an outermost call returns NumPy arrays for float64."""
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,20 +52,21 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def to_host(values: R) -> R:
-    """float64 arrays as NumPy: in the user's 32-bit world JAX would cut them with a warning."""
+    """float64 arrays as NumPy: where 64-bit types are off, JAX would truncate them."""
 
-    def convert(leaf: Any) -> Any:
-        is_concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-        return np.asarray(leaf) if is_concrete and leaf.dtype == jnp.float64 else leaf
+    def convert(leaf: object) -> object:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            return leaf
+        return np.asarray(leaf) if leaf.dtype == jnp.float64 else leaf
 
     return jax.tree.map(convert, values)
 
 
-def user_precision() -> Any:
+def user_precision() -> AbstractContextManager[object]:
     """The configuration the user had when they called us."""
     return jax.enable_x64(bool(_user_x64.get()))
 
 
-def network_precision(dtype: Any) -> Any:
+def network_precision(dtype: DTypeLike) -> AbstractContextManager[object]:
     """The context in which a network of this dtype is evaluated."""
     return jax.enable_x64(jnp.dtype(dtype) == jnp.float64)

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 
 from bayeslearn.errors import ArgumentError
 
-PyTree = Any
+PyTree = Any  # nested containers with arrays as leaves
 Array = jax.Array
+Groups = tuple[tuple[int, ...], ...]  # of leaves, by position
 
 
 def leaf_names(params: PyTree) -> list[str]:
@@ -23,7 +25,8 @@ def leaf_names(params: PyTree) -> list[str]:
     return [".".join(_step_name(step) for step in path) or "params" for path, _ in paths]
 
 
-def _step_name(step: Any) -> str:
+def _step_name(step: object) -> str:
+    """One step of a path: a key of a mapping, an index, or the name of an attribute."""
     for attribute in ("key", "idx", "name"):
         if hasattr(step, attribute):
             return str(getattr(step, attribute))
@@ -35,7 +38,8 @@ def size(params: PyTree) -> int:
     return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(params))
 
 
-def cast(params: PyTree, dtype: Any) -> PyTree:
+def cast(params: PyTree, dtype: DTypeLike) -> PyTree:
+    """Leaves in the dtype."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
 
 
@@ -45,6 +49,7 @@ def cast_like(params: PyTree, like: PyTree) -> PyTree:
 
 
 def double(params: PyTree) -> PyTree:
+    """Leaves in float64."""
     return cast(params, jnp.float64)
 
 
@@ -68,16 +73,17 @@ def total(values: PyTree) -> Array:
 
 
 def is_finite(values: np.ndarray) -> bool:
-    """Whether an array on the host is finite; a sum that is says so of all its terms."""
+    """Whether an array on the host is finite; a finite sum has finite terms."""
     if values.dtype.kind not in "fc":
         return True
     with np.errstate(all="ignore"):
-        # einsum's sum is three times as fast as np.sum's, which takes care of the last digits.
+        # einsum's sum is three times as fast as np.sum's, which sums pairwise for accuracy.
         total = np.einsum(values, list(range(values.ndim)), [])
         return bool(np.isfinite(total) or np.all(np.isfinite(values)))
 
 
 def all_finite(values: PyTree) -> Array:
+    """Whether all floating-point leaves are finite."""
     checks = [
         jnp.all(jnp.isfinite(leaf))
         for leaf in jax.tree.leaves(values)
@@ -87,21 +93,21 @@ def all_finite(values: PyTree) -> Array:
 
 
 def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    """`new` if the scalar condition holds, else `old`, leaf by leaf."""
+    """`new` if the scalar condition is true, else `old`, leaf by leaf."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 def select(params: PyTree, chosen: tuple[bool, ...]) -> PyTree:
-    """The tree with only the chosen leaves, in their order; None stands where another was."""
+    """The tree with the chosen leaves, and None in place of the others."""
     leaves, treedef = jax.tree.flatten(params)
-    kept = [leaf if keep else None for leaf, keep in zip(leaves, chosen, strict=True)]
-    return jax.tree.unflatten(treedef, kept)
+    selected = [leaf if is_chosen else None for leaf, is_chosen in zip(leaves, chosen, strict=True)]
+    return jax.tree.unflatten(treedef, selected)
 
 
-def pieces(rows: PyTree, size: int | None) -> PyTree | None:
-    """Rows (n, ...) as (n / size, size, ...), or None where they are not to be cut, or cannot be.
+def microbatches(rows: PyTree, size: int | None) -> PyTree | None:
+    """Rows (n, ...) as (n / size, size, ...); None if they are not to be split, or cannot be.
 
-    A piece has every (n / size)-th row, so that rows divided among devices stay where they are.
+    A microbatch has every (n / size)-th row, so that sharded rows stay on their devices.
     """
     num = len(jax.tree.leaves(rows)[0])
     if size is None or num <= size or num % size:
@@ -112,18 +118,19 @@ def pieces(rows: PyTree, size: int | None) -> PyTree | None:
 
 
 def ravel(params: PyTree) -> Array:
+    """All weights as one vector."""
     return ravel_pytree(params)[0]
 
 
 def unraveler(params: PyTree) -> Callable[[Array], PyTree]:
-    """The inverse of `ravel` for trees like `params`; keeps the vector's dtype."""
+    """The inverse of `ravel` for trees like `params`, in the vector's dtype."""
     leaves, treedef = jax.tree.flatten(params)
     shapes = [jnp.shape(leaf) for leaf in leaves]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
 
     def unravel(vector: Array) -> PyTree:
-        pieces = [p.reshape(s) for p, s in zip(jnp.split(vector, ends), shapes, strict=True)]
-        return jax.tree.unflatten(treedef, pieces)
+        parts = [p.reshape(s) for p, s in zip(jnp.split(vector, ends), shapes, strict=True)]
+        return jax.tree.unflatten(treedef, parts)
 
     return unravel
 

@@ -19,6 +19,7 @@ import bayeslearn as bl
 STEPS = {"float64": 200, "float32": 20}
 BOUND = {"float64": 1e-10, "float32": 1e-5}
 KILLED_AT = 120  # of the float64 run, which has a checkpoint every 50 steps
+RARE = ("eval_every", "microbatch", "remat", "num_data")
 CHAINS = bl.HMC(num_warmup=10, num_samples=10, max_leapfrog=4)
 
 
@@ -39,10 +40,12 @@ def first_q(dtype: str) -> Any:
 
 
 def fitted(dtype: str = "float64", algorithm: Any = None, **options: Any) -> bl.Posterior:
+    """A run from `first_q`; fields of `FitOptions` may be given beside the arguments of `fit`."""
     given = {"seed": 1, "num_steps": STEPS[dtype], "batch_size": 32, "init": first_q(dtype)}
     algorithm = bl.VOGN(num_draws=2) if algorithm is None else algorithm
     data = options.pop("data", rows())
-    return bl.fit(model(dtype), algorithm, data, **given | options)
+    rare = {name: options.pop(name) for name in RARE if name in options}
+    return bl.fit(model(dtype), algorithm, data, **given | options, options=bl.FitOptions(**rare))
 
 
 def resumed(folder: Path, **options: Any) -> bl.Posterior:
@@ -60,9 +63,9 @@ def compared(**options: Any) -> dict[str, np.ndarray]:
     """The scores of methods without a warm start, whose thousands of steps part by rounding."""
     methods = ["map", "mc-dropout"]
     found = bl.compare(*rows(), methods=methods, num_steps=20, splits=2, hidden=(4,), **options)
-    told = {row["method"]: row["metrics"] for row in found.to_dict()["table"]}
+    metrics = {row["method"]: row["metrics"] for row in found.to_dict()["table"]}
     smooth = ("log_likelihood", "rmse", "crps")  # and not counts of rows
-    return {f"{m} {name}": np.asarray(told[m][name][0]) for m in methods for name in smooth}
+    return {f"{m} {name}": np.asarray(metrics[m][name][0]) for m in methods for name in smooth}
 
 
 def numbers(posterior: bl.Posterior) -> dict[str, np.ndarray]:
@@ -75,9 +78,9 @@ def furthest(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     return max(float(np.max(np.abs(a[name] - b[name]))) for name in a)
 
 
-def die(told: Any) -> None:
+def die(event: bl.FitEvent) -> None:
     """A callback by which the last process kills itself."""
-    if told.step >= KILLED_AT and jax.process_index() == jax.process_count() - 1:
+    if event.step >= KILLED_AT and jax.process_index() == jax.process_count() - 1:
         Path(sys.argv[2], "died").write_text(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -106,14 +109,14 @@ def mesh_of(count: int) -> Mesh:
 def few_devices(folder: Path) -> None:
     """1, 2 and 4 devices of one process."""
     alone, narrow = fitted(), fitted("float32")
-    sharded = fitted(devices="all", shard="weights")
+    sharded = fitted(devices=bl.Devices(shard="weights"))
     pieces = fitted("float32", devices="all", microbatch=8)
     x = rows(21)[0]
     one, four = alone.predict(x), alone.predict(x, devices="all")
     write(
         folder,
         {
-            "float64 on 2": furthest(numbers(alone), numbers(fitted(mesh=mesh_of(2)))),
+            "float64 on 2": furthest(numbers(alone), numbers(fitted(devices=mesh_of(2)))),
             "float64 sharded on 4": furthest(numbers(alone), numbers(sharded)),
             "float32 in pieces on 4": furthest(numbers(narrow), numbers(pieces)),
             "float64 mean on 4": float(np.max(np.abs(one.mean - four.mean))),
@@ -124,14 +127,14 @@ def few_devices(folder: Path) -> None:
 
 def more_devices(folder: Path) -> None:
     """Other algorithms and layouts."""
-    told, x = {}, rows(21)[0]
+    differences, x = {}, rows(21)[0]
     grid = Mesh(np.asarray(jax.devices()).reshape(2, 2), ("data", "model"))
     layouts = {
         "on 4": {"devices": "all"},
-        "on 2 x 2": {"mesh": grid, "shard": "weights"},
-        "in pieces on 2": {"mesh": mesh_of(2), "microbatch": 8},
-        "rematerialised on 2": {"mesh": mesh_of(2), "remat": True},
-        "with rows that do not divide": {"mesh": mesh_of(4), "data": rows(93), "batch_size": 30},
+        "on 2 x 2": {"devices": bl.Devices(grid, shard="weights")},
+        "in pieces on 2": {"devices": mesh_of(2), "microbatch": 8},
+        "rematerialised on 2": {"devices": mesh_of(2), "remat": True},
+        "with rows that do not divide": {"devices": mesh_of(4), "data": rows(93), "batch_size": 30},
     }
     algorithms = {
         "vogn": bl.VOGN(num_draws=2),
@@ -146,22 +149,23 @@ def more_devices(folder: Path) -> None:
                 single = {key: layout[key] for key in ("data", "batch_size") if key in layout}
                 expected = fitted(dtype, algorithm, **single) if single else alone
                 found = fitted(dtype, algorithm, **layout)
-                told[f"{dtype} {name} {how}"] = furthest(numbers(expected), numbers(found))
+                differences[f"{dtype} {name} {how}"] = furthest(numbers(expected), numbers(found))
     one, four = alone.predict(x), alone.predict(x, devices="all")
     found = np.abs(one.quantile(0.1) - four.quantile(0.1))
-    told["float64 quantile"] = float(np.max(found))
+    differences["float64 quantile"] = float(np.max(found))
     sampled = np.abs(one.sample(3, 5) - four.sample(3, 5))
-    told["float64 sample"] = float(np.max(sampled))
-    write(folder, told)
+    differences["float64 sample"] = float(np.max(sampled))
+    write(folder, differences)
 
 
-def write(folder: Path, told: dict[str, float]) -> None:
-    (folder / "told.json").write_text(json.dumps(told))
+def write(folder: Path, differences: dict[str, float]) -> None:
+    (folder / "differences.json").write_text(json.dumps(differences))
 
 
 def killed(folder: Path) -> None:
     bl.distributed.initialize(timeout=300, heartbeat=300)  # a loaded machine is silent for long
-    fitted(devices="all", checkpoint=folder / "run", every=50, eval_every=10, callback=die)
+    checkpoint = bl.Checkpoint(folder / "run", every=50)
+    fitted(devices="all", checkpoint=checkpoint, eval_every=10, callback=die)
 
 
 def processes(folder: Path) -> None:
@@ -170,14 +174,16 @@ def processes(folder: Path) -> None:
     process, num = jax.process_index(), jax.process_count()
     x = rows(21)[0]
     for dtype in STEPS:
-        found = fitted(dtype, devices="all", checkpoint=folder / f"run-{dtype}", every=50)
-        told = numbers(found)
+        found = fitted(
+            dtype, devices="all", checkpoint=bl.Checkpoint(folder / f"run-{dtype}", every=50)
+        )
+        values = numbers(found)
         if dtype == "float64":
-            told["mean"] = found.predict(x, devices="all").mean
-            told["local mean"] = found.predict(x).mean
-        np.savez(folder / f"{dtype}-{process}.npz", **told)
+            values["mean"] = found.predict(x, devices="all").mean
+            values["local mean"] = found.predict(x).mean
+        np.savez(folder / f"{dtype}-{process}.npz", **values)
     np.savez(folder / f"stream-{process}.npz", **numbers(streamed(process, num, devices="all")))
-    found = chains(devices="all", checkpoint=folder / "run-chains", every=10_000)
+    found = chains(devices="all", checkpoint=bl.Checkpoint(folder / "run-chains", every=10_000))
     np.savez(
         folder / f"chains-{process}.npz", **numbers(found), acceptance=found.trace["acceptance"]
     )

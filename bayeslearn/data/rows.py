@@ -1,4 +1,9 @@
-"""Rows of data: x, y and weights, checked."""
+"""Rows of data: x, y and weights, checked; merged and padded, and back.
+
+A row's weight multiplies its log-likelihood: a weight of 2 is the row twice, a weight of 0 a row
+that is not there. Padding exists in this module and in compiled programs only: whatever comes after
+a run gets the rows as they were given.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +69,22 @@ def total_weight(y: np.ndarray, weight: np.ndarray | None) -> float:
     return float(len(y)) if weight is None else float(np.sum(weight))
 
 
+def is_arrays(data: Any) -> bool:
+    """Whether data are arrays (x, y) or (x, y, weight), and not an iterable of batches.
+
+    A tuple always is; a list is where its entries are not tuples themselves.
+    """
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        return False
+    return isinstance(data, tuple) or not all(isinstance(part, tuple) for part in data)
+
+
+def _is_tree_of_arrays(x: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a tuple is a pytree of inputs, each with rows, and not a table of numbers."""
+    leaves = jax.tree.leaves(x)
+    return isinstance(x, tuple) and bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
+
+
 def check_inputs(x: Any) -> PyTree:
     """Inputs as arrays with one leading axis of rows; NaN, text and ragged rows are refused."""
     if hasattr(x, "to_numpy") and not isinstance(x, np.ndarray):
@@ -71,7 +92,7 @@ def check_inputs(x: Any) -> PyTree:
         # A frame of numbers beside flags comes as objects.
         if x.dtype == object and all(isinstance(value, numbers.Real) for value in x.flat):
             x = x.astype(np.float64)
-    elif isinstance(x, list | tuple):
+    elif isinstance(x, list | tuple) and not _is_tree_of_arrays(x):
         try:
             x = np.asarray(x)
         except ValueError:
@@ -102,3 +123,53 @@ def check_inputs(x: Any) -> PyTree:
                 "Drop or fill those rows.",
             )
     return x
+
+
+MAX_MERGED = 2048
+MIN_PADDED = 16  # rows are padded to multiples of this, and of about an eighth of their number
+
+
+class Rows(NamedTuple):
+    """Rows on the host; every row has a weight."""
+
+    x: PyTree
+    y: np.ndarray
+    weight: np.ndarray
+
+    def take(self, index: np.ndarray | slice) -> Rows:
+        """Some of the rows."""
+        x = jax.tree.map(lambda leaf: leaf[index], self.x)
+        return Rows(x, self.y[index], self.weight[index])
+
+
+def merge_rows(data: Data, seed: int) -> Rows:
+    """Rows that count, equal ones merged and their weights added, in an order drawn from the seed.
+
+    The result depends on neither the order of rows nor on whether one is repeated or weighted. More
+    than MAX_MERGED rows are only put in order.
+    """
+    x, y, weight = check_data(data)
+    weight = np.ones(len(y)) if weight is None else weight
+    rows = Rows(x, y, weight).take(weight > 0)
+    order = np.random.default_rng(seed)
+    if len(rows.y) > MAX_MERGED:
+        return rows.take(order.permutation(len(rows.y)))
+    leaves = [leaf.reshape(len(rows.y), -1) for leaf in (*jax.tree.leaves(rows.x), rows.y)]
+    table = np.concatenate([leaf.astype(np.float64) for leaf in leaves], axis=1)
+    _, first, where = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    merged = rows.take(first)
+    merged = merged._replace(weight=np.bincount(where.reshape(-1), rows.weight, len(first)))
+    return merged.take(order.permutation(len(first)))
+
+
+def pad_rows(rows: Rows) -> Rows:
+    """Rows of weight 0 at the end, up to one of few sizes, so that few programs are compiled."""
+    number = len(rows.y)
+    step = max(MIN_PADDED, 2 ** (max(number - 1, 1).bit_length() - 3))
+    missing = -number % step
+
+    def filled(leaf: np.ndarray) -> np.ndarray:
+        return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+
+    x, y = jax.tree.map(filled, (rows.x, rows.y))
+    return Rows(x, y, np.concatenate([rows.weight, np.zeros(missing)]))

@@ -303,6 +303,8 @@ class Stream:
         self._now = Position(served + 1, checksum, skipped_nonfinite)
 
     def _fit_in(self, target: Target, raw: Any, slot: Any) -> None:
+        if isinstance(raw, tuple | list) and len(raw) == 3:
+            raise DataError("The data iterator gave weights: batches are (x, y). Give arrays.")
         if not isinstance(raw, tuple | list) or len(raw) != 2:
             raise DataError(f"The data iterator gave a {type(raw).__name__}, not a pair (x, y).")
         try:
@@ -352,7 +354,7 @@ def planned_counts(at: int, goal: int, num_steps: int, eval_every: int, most: in
 
 def mapped(data: Any, model: Any, batch_size: Any, seed: int) -> Source | None:
     """A pair (x, y) with a large memory map in it as a source, where the model allows."""
-    if not is_mapped(data):
+    if not is_mapped(data) or len(data) == 3:
         return None
     x, y = data
     likelihood, _ = model.likelihood.bind(np.asarray(y[:AUTO_BATCH]))

@@ -188,7 +188,7 @@ def moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree
     def of(rows: Batch) -> tuple[Array, PyTree, PyTree]:
         return _moments(target, params, rows, *_outputs_and_pull(target, params, rows.x))
 
-    split = tree.pieces(batch, target.microbatch)
+    split = tree.microbatches(batch, target.microbatch)
     if split is None:
         return of(batch)
     shapes = jax.eval_shape(of, jax.tree.map(lambda leaf: leaf[0], split))

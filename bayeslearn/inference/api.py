@@ -50,7 +50,7 @@ def fit(
     num_chains: int | None = None,
     validation: Any = None,
     init: PyTree | None = None,
-    starts: int | str | MultiStart = "auto",
+    starts: int | MultiStart = 1,
     callback: Callback | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
@@ -66,19 +66,18 @@ def fit(
             or an iterable of batches, such as one of `bl.sources`, a loader of PyTorch, a
             `tf.data.Dataset` or a generator.
         seed: a whole number; the same seed gives the same result.
-        num_steps: optimisation steps; "auto": up to 5000, fewer once the objective has converged or
-            an iterator ends, which is a `DataError` where a number was given.
+        num_steps: optimisation steps of all phases together, a warm start included. "auto": up to
+            5000 of the method and 5000 of each method before it (`bayeslearn algorithms` has those
+            that start with another), fewer once the objective has converged or an iterator ends,
+            which is a `DataError` where a number was given. Samplers carry their own counts.
         num_epochs: passes over the data, in place of `num_steps`.
         batch_size: rows per step; "auto": all rows up to 2048, else 256.
         num_chains: chains of a sampler; default: 4.
         validation: held-out data like `data`; their log-likelihood then decides when to stop.
         init: where to start, instead of the network's own initialisation. A Gaussian, such as
             another posterior's `family`, is also the first q of a variational method.
-        starts: initialisations of the network that are tried, or a `MultiStart` that says how.
-            "auto": eight for regression networks of up to 10,000 weights with hidden units, given
-            as a `Model` with arrays; one for classes, where `num_steps` or `init` are given, for
-            batches from an iterable, and for methods that do not begin with mean field (MAP,
-            Laplace, VOGN, samplers).
+        starts: initialisations of the network that are tried, or a `MultiStart` that says how; for
+            methods that begin with mean field. The best goes on.
         callback: called with a `FitEvent` at every evaluation of every phase; return True to end
             the phase.
         progress: show a progress bar; None: only on a terminal.

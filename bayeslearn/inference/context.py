@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 
@@ -98,3 +98,17 @@ class RunContext:
         with self.save_on_error(state), user_precision():
             stops = bool(self.callback(event))
         return any_process(stops)[0] if self.is_shared else stops
+
+    def set_bound(self, bound: float) -> None:
+        """The lower bound that the phase which has just finished came to."""
+        self.phases[-1] = self.phases[-1]._replace(elbo=bound)
+
+    def choose(self, names: Iterable[str]) -> None:
+        """Of the subphases of the same kinds as these, only these lead to the result."""
+        chosen = {f"{self.phase}/{name}" for name in names}
+        kinds = {name.rsplit(" ", 1)[0] + " " for name in chosen}
+        for i, phase in enumerate(self.phases):
+            own = phase.name.removeprefix(self.phase + "/").split("/")[0].split(".")[0]
+            name = f"{self.phase}/{own}"
+            if name.rsplit(" ", 1)[0] + " " in kinds:
+                self.phases[i] = phase._replace(is_chosen=name in chosen)

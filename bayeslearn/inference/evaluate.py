@@ -28,8 +28,9 @@ def evaluate(
 ) -> dict[str, Array]:
     """The lower bound (or, for a point, the log-joint) and its parts, by name.
 
-    "objective" is what decides which iterate is best, and "error" its standard error. With
-    validation rows the objective is their mean log-likelihood.
+    "objective" is what decides which iterate is best, and "error" the Monte-Carlo error of the
+    lower bound. With validation rows the objective is their mean log-likelihood, and "scores" has
+    that of each row.
     """
     target = algorithm.bind_state(target, state)
     q = algorithm.approximation(target, state)
@@ -44,22 +45,27 @@ def evaluate(
         metrics = lower_bound(target, q, key, EVAL_DRAWS)
         metrics["objective"] = metrics["elbo"]
     if validation is not None:
-        mean, error = held_out_log_likelihood(algorithm, target, q, key, validation)
-        metrics["validation"] = metrics["objective"] = mean
-        metrics["error"] = error
+        key_held_out = jax.random.fold_in(key, 2)  # other draws than those of the lower bound
+        scores = held_out_scores(algorithm, target, q, key_held_out, validation)
+        metrics["scores"] = scores
+        metrics["validation"] = metrics["objective"] = weighted_mean(scores, validation.weight)
     return metrics
 
 
-def held_out_log_likelihood(
+def held_out_scores(
     algorithm: Algorithm, target: Target, q: Family, key: Array, rows: Batch
-) -> tuple[Array, Array]:
-    """Weighted mean log predictive density of rows, and its standard error over them."""
+) -> Array:
+    """Log predictive density of each row."""
     draws = q.sample(key, 1 if isinstance(q, Point) else EVAL_DRAWS)
     predictive = algorithm.predictive_target(target, q).to_predict()
     unweighted = rows._replace(weight=None)
     terms = jax.lax.map(lambda w: predictive.log_likelihood(w, unweighted), draws)
-    log_prob = jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
-    return jnp.mean(log_prob), jnp.zeros((), jnp.float64)
+    return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
+
+
+def weighted_mean(values: Array, weight: Array | None) -> Array:
+    """Mean over rows, each counted as often as its weight says."""
+    return jnp.mean(values) if weight is None else jnp.sum(weight * values) / jnp.sum(weight)
 
 
 def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[str, Array]:

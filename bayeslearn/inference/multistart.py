@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -46,6 +47,7 @@ class MultiStart:
             than 1 % of a nat per weight is the last.
         perturbation_steps: steps of `perturb_with`, and then of the method itself before the best
             is chosen.
+        settle_steps: most steps of the method from the best start before it is perturbed.
     """
 
     num_starts: int = 8
@@ -53,6 +55,7 @@ class MultiStart:
     perturb_with: Algorithm | str | None = "auto"
     perturbations: tuple[int, ...] = PERTURBATIONS
     perturbation_steps: int = PERTURBATION_STEPS
+    settle_steps: int = 5000
 
     def __post_init__(self) -> None:
         check_whole("num_starts", self.num_starts, least=1)
@@ -64,6 +67,10 @@ class MultiStart:
         is_known = self.perturb_with is None or self.perturb_with == "auto"
         if not is_known and not isinstance(self.perturb_with, Algorithm):
             refuse("perturb_with", self.perturb_with, 'be an algorithm, "auto" or None')
+
+    def stored(self) -> dict[str, Any]:
+        """Its settings by name, for a run's folder."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def perturbation(self, algorithm: Algorithm, target: Target) -> Algorithm | None:
         """The algorithm that perturbs, where it can be used for this model."""
@@ -79,6 +86,25 @@ class MultiStart:
     def first_steps(self) -> int:
         """Steps of the method in all rounds together, from the start that is chosen."""
         return sum(steps for steps, _ in self.rounds)
+
+    def within(self, num_steps: int) -> MultiStart:
+        """The same with fewer steps where it would take more than half of a given total."""
+        tried = [self.num_starts, *(kept for _, kept in self.rounds[:-1])]
+        cost = sum(n * steps for n, (steps, _) in zip(tried, self.rounds, strict=True))
+        if self.perturb_with is not None:
+            cost += self.settle_steps
+            cost += 2 * sum(self.perturbations) * self.perturbation_steps
+        scale = min(1.0, 0.5 * num_steps / cost)
+
+        def scaled(steps: int) -> int:
+            return max(1, round(scale * steps))
+
+        return dataclasses.replace(
+            self,
+            rounds=tuple((scaled(steps), kept) for steps, kept in self.rounds),
+            perturbation_steps=scaled(self.perturbation_steps),
+            settle_steps=scaled(self.settle_steps),
+        )
 
     def run(
         self,
@@ -140,6 +166,7 @@ class MultiStart:
                 raise failure
             best = sorted(bounds, key=lambda number: -bounds[number])[:kept]
             points = {number: points[number] for number in best}
+            context.choose(f"start {number}" for number in best)
         found = points[best[0]]
         assert found is not None
         return best[0], found._replace(compile_time=compile_time)
@@ -160,32 +187,33 @@ class MultiStart:
         candidate that is much better it is done again: there is often more to be found.
         """
         stepper, steps = algorithm.with_run_length(num_steps), self.perturbation_steps
-        here = context.subphase("settled")
-        run = optimize(here, algorithm, params, found, algorithm.auto_steps, None, PATIENCE)
+        here = context.subphase("converged")
+        run = optimize(here, algorithm, params, found, self.settle_steps, None, PATIENCE)
         point = StartingPoint(algorithm.approximation(run.target, run.state), run.target)
-        bound, best = run_candidate(context.subphase("place 0"), stepper, params, point, steps)
+        bound, best = run_candidate(context.subphase("candidate 0"), stepper, params, point, steps)
         compile_time = found.compile_time + run.compile_time + best.compile_time
-        min_gain = max(1.0, MIN_GAIN_PER_WEIGHT * tree.size(params))
+        min_gain, chosen = max(1.0, MIN_GAIN_PER_WEIGHT * tree.size(params)), 0
         prior, numbers = context.target.prior, itertools.count(1)
         suits = not other.capabilities.needs_gaussian_prior or prior is None or prior.is_gaussian
         for tries in self.perturbations if suits else ():
             before = bound
             for number in itertools.islice(numbers, tries):
-                here = context.subphase(f"stirred {number}")
+                here = context.subphase(f"perturbed {number}")
                 try:
                     run = optimize(here, other, params, point, steps)
                     compile_time += run.compile_time
                     moved = StartingPoint(other.approximation(run.target, run.state), run.target)
-                    here = context.subphase(f"place {number}")
+                    here = context.subphase(f"candidate {number}")
                     now, candidate = run_candidate(here, stepper, params, moved, steps)
                 except DivergenceError:
                     continue
                 compile_time += candidate.compile_time
                 if now > bound or math.isnan(bound):
-                    bound, best = now, candidate
+                    bound, best, chosen = now, candidate, number
             if not bound > before + min_gain:
                 break
             point = StartingPoint(best.q, best.target)
+        context.choose((f"perturbed {chosen}", f"candidate {chosen}"))
         return best._replace(compile_time=compile_time)
 
 
@@ -202,6 +230,7 @@ def run_candidate(
     q = algorithm.approximation(run.target, run.state)
     key = named_key(context.key, "fresh")
     bound = final_lower_bound(algorithm, run.target, run.state, key, context.validation)
+    context.set_bound(bound)
     return bound, StartingPoint(q, run.target, run.compile_time, run.state, num_steps)
 
 

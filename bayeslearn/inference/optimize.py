@@ -273,12 +273,13 @@ class _Loop:
             run.target = refresh(algorithm, run.target, run.state, key_refresh)
         target = run.target.with_data(self.eval_rows)
         values = evaluate(algorithm, target, run.state, key, context.validation)
+        scores = values.pop("scores", None)
         metrics = {name: float(value) for name, value in values.items()}
         acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
         for name, value in ({"step": run.step} | metrics | acted).items():
             run.trace.setdefault("eval_" + name, []).append(value)
         bar.update(run.step, metrics | {name: n for name, n in acted.items() if n})
-        self.guard(run, before, target, metrics)
+        self.guard(run, before, target, metrics, scores)
         metrics.pop("error")
         if context.notify(run, algorithm.name, self.num_steps, metrics):
             run.stop_reason = f"The callback stopped it at step {run.step}."
@@ -290,6 +291,7 @@ class _Loop:
         before: tuple[PyTree, Target, int],
         target: Target,
         metrics: dict[str, float],
+        scores: Array | None,
     ) -> None:
         """Step back from a state that makes no sense; stop where nothing is gained."""
         algorithm, step = self.algorithm, run.step
@@ -304,7 +306,7 @@ class _Loop:
         accepted = before if is_rejected else (run.state, run.target, step)
         if is_rejected and run.best.state is not None:
             pass  # what is rejected says nothing of the state it goes back to
-        elif not run.best.update(metrics["objective"], error, *accepted):
+        elif not run.best.update(metrics["objective"], error, *accepted, *self.held_out(scores)):
             self.converged(run)
         elif run.has_ended:
             run.stop_reason = f"The data iterator ended after {step} steps."
@@ -318,6 +320,14 @@ class _Loop:
         ):
             guards.back_off(run, to_best=True)
             guards.check_can_continue(algorithm, run, guards.LOWER_BOUND_LOST)
+
+    def held_out(self, scores: Array | None) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Scores of held-out rows and their weights, on the host."""
+        rows = self.context.validation
+        if scores is None or rows is None:
+            return None, None
+        whole, weight = self.context.gather_to_host((scores, rows.weight))
+        return np.asarray(whole), None if weight is None else np.asarray(weight)
 
     def converged(self, run: OptimizationState) -> None:
         """Patience has ended: stop, or let the step size decay and then stop."""

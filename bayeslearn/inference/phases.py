@@ -9,6 +9,7 @@ from bayeslearn.algorithms.map import MAP
 from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.step_plan import StepPlan, plan_steps
 from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
@@ -23,32 +24,32 @@ class WarmStart(NamedTuple):
     multistart: MultiStart | None = None
 
     def run(
-        self, context: RunContext, algorithm: Algorithm, starts: list[PyTree], num_steps: int
+        self, context: RunContext, algorithm: Algorithm, starts: list[PyTree], plan: StepPlan
     ) -> StartingPoint | None:
-        """The start of an algorithm of so many steps; None: the network's initialisation."""
+        """The start of an algorithm; None: the network's initialisation."""
         is_multi = algorithm.capabilities.supports_multistart and len(starts) > 1
         if self.multistart is not None and is_multi:
 
             def from_one(here: RunContext, params: PyTree) -> StartingPoint | None:
-                return WarmStart().run(here, algorithm, [params], num_steps)
+                return WarmStart().run(here, algorithm, [params], plan)
 
-            return self.multistart.run(context, algorithm, starts, num_steps, from_one)
+            return self.multistart.run(context, algorithm, starts, plan.own, from_one)
         before = algorithm.warm_start()
-        if before is None:
+        if before is None or plan.warm_start == 0:
             return None
         # With the randomness that it has on its own, so that a method started from its result
         # continues exactly that run.
         here = context.subphase("warm start", key=context.key)
-        steps = before.auto_steps
-        earlier = self.run(here, before, starts, steps)
-        run = optimize(here, before, starts[0], earlier, steps, None, PATIENCE)
+        own = plan_steps(before, plan.warm_start)
+        earlier = self.run(here, before, starts, own)
+        run = optimize(here, before, starts[0], earlier, own.own, None, PATIENCE)
         q = before.approximation(run.target, run.state)
         compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
         return StartingPoint(q, run.target, compile_time)
 
 
 def freeze_leaves(
-    context: RunContext, model: Model, params: PyTree
+    context: RunContext, model: Model, params: PyTree, num_steps: int | None
 ) -> tuple[Target, PyTree, float]:
     """The density of the Bayesian leaves, after all leaves were trained together.
 
@@ -57,7 +58,8 @@ def freeze_leaves(
     if model.frozen == "given":
         return *model.freeze(context.target, params), 0.0
     first = MAP(learn_noise=False)
-    here = context.subphase("points")
-    run = optimize(here, first, params, None, first.auto_steps, None, PATIENCE)
+    here = context.subphase("frozen leaves")
+    steps = first.auto_steps if num_steps is None else num_steps
+    run = optimize(here, first, params, None, steps, None, PATIENCE)
     q = first.approximation(run.target, run.state)
     return *model.freeze(context.target, q.mean), run.compile_time

@@ -18,7 +18,8 @@ from bayeslearn.storage.codec import describe_model
 from bayeslearn.tree import PyTree
 
 # What is stored with a run, of FitOptions: the rest changes nothing but pace and rounding.
-STORED_OPTIONS = ("eval_every", "patience", "num_data")
+STORED_OPTIONS = ("eval_every", "patience", "warm_start", "num_data", "merge_rows")
+RULE = "steps"  # in a stored request: what `num_steps` counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,13 @@ class Request:
     num_chains: int | None = None
     validation: Any = None
     init: PyTree | None = None
-    starts: int | str | MultiStart = "auto"
+    starts: int | str | MultiStart = 1
     callback: Callback | None = None
     progress: bool | None = None
     checkpointer: Checkpointer | None = None
     layout: Layout | None = None
     options: FitOptions = dataclasses.field(default_factory=FitOptions)
+    is_legacy: bool = False  # begun by version 0.1, whose `num_steps` counted the last phase only
 
     def __post_init__(self) -> None:
         check_arguments(
@@ -73,7 +75,9 @@ class Request:
                 "batch_size": self.batch_size,
                 "num_chains": self.num_chains,
                 **{name: getattr(self.options, name) for name in STORED_OPTIONS},
-                "starts": starts,
+                "num_epochs": self.num_epochs,
+                "starts": starts.stored() if isinstance(starts, MultiStart) else starts,
+                **({} if self.is_legacy else {RULE: "total"}),
             },
             "init": self.init,
             "has_callback": self.callback is not None,
@@ -83,6 +87,10 @@ class Request:
     def from_stored(cls, stored: dict[str, Any], *, options: FitOptions, **parts: Any) -> Request:
         """The request of a run's folder, with what is not stored there."""
         known = dict(stored["options"])
-        kept = {name: known.pop(name, None) for name in STORED_OPTIONS}
-        known.setdefault("starts", 1)  # the first runs had one
-        return cls(options=dataclasses.replace(options, **kept), **known, **parts)
+        default = FitOptions()
+        kept = {name: known.pop(name, getattr(default, name)) for name in STORED_OPTIONS}
+        is_legacy = known.pop(RULE, None) is None
+        if isinstance(known.get("starts"), dict):
+            known["starts"] = MultiStart(**known["starts"])
+        options = dataclasses.replace(options, **kept)
+        return cls(options=options, is_legacy=is_legacy, **known, **parts)

@@ -19,12 +19,14 @@ from bayeslearn.distributed.processes import is_first, map_collective_errors
 from bayeslearn.families.base import Family
 from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.context import RunContext
+from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
 from bayeslearn.inference.options import Phase
 from bayeslearn.inference.phases import WarmStart, freeze_leaves
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.sample import sample
 from bayeslearn.inference.setup import Bound, bind
+from bayeslearn.inference.step_plan import EARLIER_FRACTION, StepPlan, plan_as_before, plan_steps
 from bayeslearn.models.target import Target
 from bayeslearn.precision import to_host
 from bayeslearn.storage.fingerprints import digest, fingerprint
@@ -91,25 +93,29 @@ def infer(request: Request) -> RunResult:
 def _run_phases(context: RunContext, request: Request, bound: Bound, began: float) -> RunResult:
     """Frozen leaves, warm start, the method itself."""
     algorithm, starts = request.algorithm, bound.starts
-    compile_time = 0.0
+    compile_time, total = 0.0, bound.num_steps
     if bound.partial_model is not None:
-        target, start, compile_time = freeze_leaves(context, bound.partial_model, starts[0])
+        steps = None if total is None else total // EARLIER_FRACTION
+        target, start, compile_time = freeze_leaves(context, bound.partial_model, starts[0], steps)
         context, starts = dataclasses.replace(context, target=target), [start]
         if bound.partial_model.frozen == "joint":
             algorithm = Joint(algorithm)
-    num_steps = algorithm.auto_steps if is_auto(request.num_steps) else int(request.num_steps)
-    multistart = bound.multistart
-    is_direct = multistart is not None and algorithm.capabilities.supports_multistart
-    if multistart is not None and is_direct and not is_auto(request.num_steps):
-        # They come before the requested steps.
-        other = multistart.perturbation(algorithm, context.target)
-        num_steps += multistart.first_steps if other is None else multistart.perturbation_steps
+        if total is not None and bound.partial_model.frozen != "given":
+            total -= steps or 0
+    plan = _plan(request, algorithm, total)
+    num_steps, multistart = plan.own, bound.multistart
+    if multistart is not None and request.is_legacy:
+        num_steps = _steps_with_starts(multistart, algorithm, context.target, total, num_steps)
+    elif multistart is not None and total is not None:
+        multistart = multistart.within(total)
+    plan = plan._replace(own=num_steps)
     notes, begin = [], None
     stream = context.stream
     if bound.initial is not None and algorithm.capabilities.accepts_initial_gaussian:
         begin = StartingPoint(bound.initial, context.target)
+        num_steps = num_steps if request.is_legacy or total is None else total
     elif stream is None or stream.restarts:
-        begin = WarmStart(multistart).run(context, algorithm, starts, num_steps)
+        begin = WarmStart(multistart).run(context, algorithm, starts, plan)
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
     if algorithm.capabilities.is_sampler:
@@ -123,13 +129,15 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
             begin,
             num_steps,
             request.options.eval_every,
-            _patience(request),
-            may_end=is_auto(request.num_steps),
+            _patience(request, bound.num_steps),
+            may_end=total is None,
         )
     compile_time += outcome.compile_time + (0.0 if begin is None else begin.compile_time)
     target = dataclasses.replace(
         context.target_on_host(outcome.target), microbatch=None, remat=False
     )
+    if request.options.merge_rows and not target.is_density:
+        target = target.with_data(bound.given_rows)
     state = context.gather_to_host(outcome.state)
     if stream is not None:
         notes.extend(stream.all_notes())
@@ -154,10 +162,27 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
     )
 
 
-def _patience(request: Request) -> int | None:
+def _plan(request: Request, algorithm: Algorithm, total: int | None) -> StepPlan:
+    if request.is_legacy:
+        return plan_as_before(algorithm, total)
+    warm_start = request.options.warm_start
+    return plan_steps(algorithm, total, None if is_auto(warm_start) else int(warm_start))
+
+
+def _steps_with_starts(
+    multistart: MultiStart, algorithm: Algorithm, target: Target, total: int | None, own: int
+) -> int:
+    """In runs of version 0.1 the steps of several starts came before the requested ones."""
+    if total is None or not algorithm.capabilities.supports_multistart:
+        return own
+    is_perturbed = multistart.perturbation(algorithm, target) is not None
+    return own + (multistart.perturbation_steps if is_perturbed else multistart.first_steps)
+
+
+def _patience(request: Request, total: int | None) -> int | None:
     patience = request.options.patience
     if is_auto(patience):
-        return PATIENCE if is_auto(request.num_steps) else None
+        return PATIENCE if total is None else None
     return None if patience is None else int(patience)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.data.batches import auto_batch_size
-from bayeslearn.data.rows import Batch, check_data
+from bayeslearn.data.rows import Batch, check_data, is_arrays, merge_rows, pad_rows
 from bayeslearn.data.streams import Stream, is_mapped, mapped
 from bayeslearn.distributed.mesh import on_host
 from bayeslearn.distributed.processes import gather
@@ -46,15 +47,17 @@ class Bound(NamedTuple):
     initial: Family | None  # a Gaussian to start from
     partial_model: Model | None  # whose other leaves are frozen
     multistart: MultiStart | None
+    num_steps: int | None  # in all; None: the defaults
+    given_rows: Batch | None  # the training rows, before they were merged and padded
 
 
 def bind(request: Request, key: Array) -> Bound:
     """Bind the model, and refuse what does not fit together."""
     algorithm, options, layout = request.algorithm, request.options, request.layout
     with contextlib.nullcontext() if layout is None else on_host():
-        target, start, stream = _bind_data(request, key)
+        target, start, stream, given = _bind_data(request, key)
     batch_size = request.batch_size
-    if stream is not None and is_pair(request.data):  # a memory map, in batches of this size
+    if stream is not None and is_arrays(request.data):  # a memory map, in batches of this size
         batch_size = "auto"
     init, initial = request.init, None
     if isinstance(init, Gaussian):
@@ -79,7 +82,9 @@ def bind(request: Request, key: Array) -> Bound:
     if is_auto(batch_size):
         batch_size = auto_batch_size(rows)
     elif int(batch_size) > rows:
-        refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
+        if not options.merge_rows:  # merging may have left fewer rows than there were
+            refuse("batch_size", batch_size, f"be at most the number of rows ({rows})")
+        batch_size = rows
     microbatch = options.microbatch
     if microbatch is not None and stream is None and int(batch_size) % int(microbatch):
         refuse("microbatch", microbatch, f"divide the rows of a batch ({batch_size})")
@@ -87,31 +92,53 @@ def bind(request: Request, key: Array) -> Bound:
     if isinstance(request.model, Model) and stream is None:
         _warn_of_data(target)
     return Bound(
-        target, starts, stream, validation, int(batch_size), initial, partial_model, multistart
+        target,
+        starts,
+        stream,
+        validation,
+        int(batch_size),
+        initial,
+        partial_model,
+        multistart,
+        _total_steps(request, target, int(batch_size), stream),
+        given,
     )
 
 
-def _bind_data(request: Request, key: Array) -> tuple[Target, PyTree, Stream | None]:
-    """The target, starting parameters, and the stream if data come as one."""
+def _total_steps(
+    request: Request, target: Target, batch_size: int, stream: Stream | None
+) -> int | None:
+    """Steps in all that were requested, also by epochs; None: the defaults."""
+    if request.num_epochs is None:
+        return None if is_auto(request.num_steps) else int(request.num_steps)
+    rows, size = int(target.num_data), batch_size
+    if stream is not None:
+        size = stream.batch_size or batch_size
+    elif target.data is not None:
+        rows = len(target.data.y)
+    return int(request.num_epochs) * math.ceil(rows / size)
+
+
+def _bind_data(request: Request, key: Array) -> tuple[Target, PyTree, Stream | None, Batch | None]:
+    """The target, starting parameters, the stream if data come as one, and rows as given."""
     model, data, layout = request.model, request.data, request.layout
     key = named_key(key, "network")
     if isinstance(model, Target):
         if data is not None:
             refuse("data", Shown("data beside a Target"), "be left out: a Target has its own")
-        if model.data is not None:
-            model.rows()
-        return model, model.start, None
+        given = None if model.data is None else model.rows()
+        return _merged(request, model), model.start, None, given
     if not isinstance(model, Model):
         refuse("model", Shown(f"a {type(model).__name__}"), "be a bl.Model or a bl.Target")
     if data is None:
         refuse("data", None, "be (x, y)")
     source = None
-    if is_pair(data):
+    if is_arrays(data):
         if request.algorithm.capabilities.takes_minibatches and not request.is_shared:
             source = mapped(data, model, request.batch_size, request.seed)
         if source is None:
             target, start = model.bind(data, key)
-            return target, start, None
+            return _merged(request, target), start, None, target.data
     elif isinstance(data, tuple | np.ndarray | jax.Array) or not isinstance(data, Iterable):
         refuse(
             "data",
@@ -136,22 +163,24 @@ def _bind_data(request: Request, key: Array) -> tuple[Target, PyTree, Stream | N
         refuse("data", Shown("an iterable without a batch"), "give at least one batch (x, y)")
     first = first if layout is None else layout.first_rows(first)
     target, start = model.bind(first, key, num_data=int(num_data))
-    return target, start, stream
+    return target, start, stream, target.data
 
 
-def is_pair(data: Any) -> bool:
-    """Whether data are arrays (x, y[, weight]), and not batches of them."""
-    return isinstance(data, tuple | list) and len(data) == 2 and _is_table(data[0])
-
-
-def _is_table(x: Any) -> bool:
-    """Whether x is the inputs themselves and not the first batch of a list of two."""
-    return not (isinstance(x, tuple | list) and len(x) == 2 and hasattr(x[0], "shape"))
+def _merged(request: Request, target: Target) -> Target:
+    """The target on its rows in canonical form, where that is asked for."""
+    data = target.data
+    if not request.options.merge_rows or data is None:
+        return target
+    x, y, weight = jax.tree.map(np.asarray, data)
+    rows = merge_rows((x, y, weight), request.seed)
+    if is_auto(request.batch_size) and auto_batch_size(len(rows.y)) == len(rows.y):
+        rows = pad_rows(rows)
+    return target.with_data(target.batch((rows.x, rows.y), rows.weight))
 
 
 def is_in_memory(data: Any) -> bool:
     """Whether data are arrays that are bound as they are."""
-    return is_pair(data) and not is_mapped(data)
+    return is_arrays(data) and not is_mapped(data)
 
 
 def _bind_validation(target: Target, validation: Any) -> Batch:
@@ -207,16 +236,19 @@ def _multistart(
         and model.bayesian is not None,
     }
     why = [reason for reason, holds in reasons.items() if holds]
-    if not is_auto(requested):
-        if not isinstance(requested, MultiStart):
-            requested = MultiStart(num_starts=int(requested))
-        if requested.num_starts > 1 and why:
-            refuse("starts", requested.num_starts, f"be left out: {why[0]}")
-        return requested if requested.num_starts > 1 else None
-    if why or tree.size(start) > MAX_WEIGHTS_FOR_STARTS:
+    if is_auto(requested):
+        return None if why else _default_multistart(request, target, start)
+    if not isinstance(requested, MultiStart):
+        requested = MultiStart(num_starts=int(requested))
+    if requested.num_starts > 1 and why:
+        refuse("starts", requested.num_starts, f"be left out: {why[0]}")
+    return requested if requested.num_starts > 1 else None
+
+
+def _default_multistart(request: Request, target: Target, start: PyTree) -> MultiStart | None:
+    """None; version 0.1 tried eight starts of small regression networks with hidden units."""
+    if not request.is_legacy or tree.size(start) > MAX_WEIGHTS_FOR_STARTS:
         return None
-    # One matrix of weights makes no hidden units, and a run of given length is to be no longer. Of
-    # classes, guessing has a bound so good that a start on its way to a better one seems worse.
     has_hidden = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(start["network"])) > 1
     is_regression = target.likelihood.kind == "regression"
     is_default = has_hidden and is_regression and is_auto(request.num_steps)

@@ -150,7 +150,7 @@ class Target(eqx.Module):
 
             if self.remat:
                 of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
-            split = tree.pieces(x, self.microbatch)
+            split = tree.microbatches(x, self.microbatch)
             if split is None:
                 outputs = jax.vmap(of_row)(x)
             else:  # a gradient keeps a piece's rows alone, and evaluates it again

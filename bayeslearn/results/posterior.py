@@ -16,6 +16,8 @@ from jax.sharding import Mesh
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data, check_inputs
+from bayeslearn.data.scaling import Scaling, TableScaling
+from bayeslearn.distributed.mesh import Layout
 from bayeslearn.errors import ArgumentError, check_whole, refuse
 from bayeslearn.families import Draws, Point
 from bayeslearn.families.base import ClosedForm
@@ -23,9 +25,11 @@ from bayeslearn.inference.options import Devices, Phase, to_layout
 from bayeslearn.inference.run import RunResult
 from bayeslearn.models.target import Target, check_like_training
 from bayeslearn.precision import double_precision
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.arviz import to_arviz
-from bayeslearn.results.diagnostics import diagnose, not_mixed, outputs_at_rows
+from bayeslearn.results.diagnostics import all_rows, diagnose, not_mixed, outputs_at_rows
 from bayeslearn.results.predictive import Predictive
+from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
 from bayeslearn.storage import posteriors
 from bayeslearn.tree import Array, PyTree
@@ -51,6 +55,8 @@ class Posterior:
         wall_time, compile_time: seconds; the first includes the second.
         row_outputs: after loading, a sampler's outputs at some training rows, for `diagnostics`.
         phases: what was run, in order, with its steps, gradients, seconds and lower bound.
+        scaling: how columns were scaled before the fit, where an estimator did; `predict`, `update`
+            and all that is computed from predictions take and give the units of the data.
     """
 
     target: Target
@@ -66,6 +72,7 @@ class Posterior:
     compile_time: float
     row_outputs: np.ndarray | None = None
     phases: tuple[Phase, ...] = ()
+    scaling: TableScaling | None = None
 
     @classmethod
     def from_run(cls, result: RunResult) -> Posterior:
@@ -94,7 +101,7 @@ class Posterior:
         num_samples: int | None = None,
         seed: int = 0,
         devices: str | Mesh | Devices | None = None,
-    ) -> Predictive:
+    ) -> PredictiveBase:
         """The predictive distribution at the rows of x.
 
         `num_samples` draws of the weights are used; default: 256, a sampler's kept draws up to
@@ -108,7 +115,18 @@ class Posterior:
             check_whole("num_samples", num_samples, least=1)
         check_whole("seed", seed, least=0)
         x = check_inputs(x)
+        if self.scaling is not None:
+            x = self.scaling.x.apply(np.asarray(x, np.float64))
         check_like_training(x, self.target)
+        predictive = self._predict(x, num_samples, seed, layout)
+        if self.scaling is None or self.scaling.y is None:
+            return predictive
+        return ScaledPredictive(predictive, self.scaling.y)
+
+    def _predict(
+        self, x: PyTree, num_samples: int | None, seed: int, layout: Layout | None
+    ) -> PredictiveBase:
+        """At rows as the network takes them."""
         if num_samples is None and isinstance(self.family, ClosedForm):
             return self.family.predictive(self.target, self.target.batch((x, np.zeros(1))).x)
         if isinstance(self.family, Point):
@@ -118,9 +136,17 @@ class Posterior:
             num_samples = (
                 min(MAX_KEPT_DRAWS, self.family.num_draws) if is_draws else PREDICTIVE_DRAWS
             )
-        draws = self.family.sample(jax.random.key(seed), num_samples)
+        if isinstance(self.family, Draws) and num_samples <= self.family.num_draws:
+            draws = self.family.thinned(num_samples)
+        else:
+            draws = self.family.sample(jax.random.key(seed), num_samples)
         target = self.algorithm.predictive_target(self.target, self.family)
         return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x, layout)
+
+    def in_double_precision(self) -> Posterior:
+        """The same posterior, whose network predicts in double precision."""
+        doubles = ("float64",) * len(self.target.dtypes)
+        return dataclasses.replace(self, target=dataclasses.replace(self.target, dtypes=doubles))
 
     @double_precision
     def summary(self, level: float = 0.9) -> list[dict[str, Any]]:
@@ -176,11 +202,36 @@ class Posterior:
                 be reweighted it is then run again on all rows.
             fit_options: further arguments of `fit`.
         """
+        if self.scaling is not None:
+            new_data, history = map(self._scaled, (new_data, history))
         options = {"algorithm": algorithm, "seed": seed, "history": history}
         result = update(self, new_data, **options, **fit_options)
         if isinstance(result, RunResult):
-            return Posterior.from_run(result)
+            return dataclasses.replace(Posterior.from_run(result), scaling=self.scaling)
         return dataclasses.replace(self, **result)
+
+    def _scaled(self, data: Data | None) -> Data | None:
+        """Data in the units that the network takes."""
+        if data is None or self.scaling is None:
+            return data
+        x, y, *rest = data
+        x = self.scaling.x.apply(np.asarray(check_inputs(x), np.float64))
+        y = np.asarray(y) if self.scaling.y is None else self.scaling.y.apply(np.asarray(y))
+        return (x, y, *rest)  # type: ignore[return-value]
+
+    def training_data(self) -> tuple[PyTree, np.ndarray, np.ndarray | None]:
+        """x, y and weights that it was fitted to, in the units that `predict` takes.
+
+        Refused where only a part of them is at hand: after loading, and for data from an iterable.
+        """
+        data = all_rows(self)
+        x, y = jax.tree.map(np.asarray, data.x), np.asarray(data.y)
+        if self.target.likelihood.is_vector and y.ndim == 2:
+            y = y[:, 0]
+        if self.scaling is not None:
+            x = self.scaling.x.undo(np.asarray(x, np.float64))
+            y = y if self.scaling.y is None else self.scaling.y.undo(np.asarray(y, np.float64))
+        return x, y, None if data.weight is None else np.asarray(data.weight)
 
     def diagnostics(self) -> Any:
         """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
@@ -198,13 +249,22 @@ class Posterior:
         if outputs is None and has_chains and not self.target.is_density:
             outputs = outputs_at_rows(self.target, self.draws)
         phases = [phase._asdict() for phase in self.phases]
-        return fields | {"row_outputs": outputs, "phases": phases}
+        scaling = (
+            None
+            if self.scaling is None
+            else [None if part is None else part._asdict() for part in self.scaling]
+        )
+        return fields | {"row_outputs": outputs, "phases": phases, "scaling": scaling}
 
     @classmethod
     def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
         """The inverse of `stored_fields`."""
         phases = tuple(Phase(**phase) for phase in fields["phases"])
-        return cls(**fields | {"phases": phases})
+        stored = fields["scaling"]
+        scaling = None
+        if stored is not None:
+            scaling = TableScaling(*(None if part is None else Scaling(**part) for part in stored))
+        return cls(**fields | {"phases": phases, "scaling": scaling})
 
     def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
         """ArviZ's InferenceData: draws, pointwise log-likelihood, data and the story of the run.

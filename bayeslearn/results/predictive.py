@@ -12,7 +12,6 @@ probabilities = epistemic (mutual information) + aleatoric (mean entropy), in na
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -22,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn.distributed.mesh import Layout, gather_to_host
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.streaming import (
     SAMPLES,
     _cdfs,
@@ -47,7 +47,7 @@ FILL_DEVICE = 2**16  # elsewhere what fills the device
 CELLS = 2**21  # draws x rows held at once, where all draws of a row are needed together
 
 
-class Predictive:
+class Predictive(PredictiveBase):
     """The predictive distribution at each row of x. Made by `Posterior.predict`."""
 
     def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
@@ -61,9 +61,6 @@ class Predictive:
         self.kind: str = target.likelihood.kind
         self.is_discrete: bool = target.likelihood.is_discrete
         self._by_samples = self.kind == "regression" and not hasattr(target.likelihood, "cdf")
-
-    def __repr__(self) -> str:
-        return f"Predictive({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
 
     # Moments and probabilities
 
@@ -79,34 +76,19 @@ class Predictive:
     @property
     def probs(self) -> np.ndarray:
         """Class probabilities (rows, classes), averaged over the draws."""
-        self._need("classification", "probs")
+        if self.kind != "classification":
+            self.not_available("probs", "classification")
         return self._summary["probs"]
 
     @property
     def epistemic(self) -> np.ndarray:
-        """What more data could tell: variance of the mean, or mutual information."""
+        """Epistemic uncertainty: variance of the mean, or mutual information."""
         return self._like_y(self._summary["epistemic"])
 
     @property
     def aleatoric(self) -> np.ndarray:
-        """What no data could tell: noise variance, or mean entropy."""
+        """Aleatoric uncertainty: noise variance, or mean entropy."""
         return self._like_y(self._summary["aleatoric"])
-
-    @property
-    def total(self) -> np.ndarray:
-        """epistemic + aleatoric: the predictive variance, or the predictive entropy."""
-        return self.epistemic + self.aleatoric
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance of a new observation (of each class's indicator, for classification)."""
-        if self.kind == "classification":
-            return self.probs * (1.0 - self.probs)
-        return self.total
-
-    @property
-    def std(self) -> np.ndarray:
-        return np.sqrt(self.variance)
 
     def covariance(self) -> np.ndarray:
         """Covariance of a new observation's columns (classes): (rows, columns, columns)."""
@@ -129,40 +111,19 @@ class Predictive:
         """log p(y) of each row under each draw of the weights: (draws, rows)."""
         return self._by_rows(_log_terms, self._observed(y), held=self.num_samples).T
 
-    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of the central interval for a new observation."""
-        if not isinstance(level, numbers.Real) or not 0 < level < 1:
-            refuse("level", level, "be between 0 and 1, such as 0.9")
-        tail = (1.0 - level) / 2.0
-        lower, upper = self._quantiles([tail, 1.0 - tail])
-        return lower, upper
-
-    def quantile(self, q: float) -> np.ndarray:
-        """Quantile of a new observation: the mixture over draws, inverted exactly.
-
-        Of a count it is the least whole number that reaches q. A custom likelihood's is estimated
-        from 4096 samples.
-        """
-        if not isinstance(q, numbers.Real) or not 0 < q < 1:
-            refuse("q", q, "be between 0 and 1")
-        return self._quantiles([q])[0]
-
-    def _quantiles(self, qs: list[float]) -> list[np.ndarray]:
-        """Several quantiles of each row, for which the network is evaluated once."""
-        self._need("regression", "quantile and interval")
+    def quantiles(self, qs: Sequence[float]) -> list[np.ndarray]:
+        """Several quantiles of a new observation, for which the network is evaluated once."""
+        if self.kind != "regression":
+            self.not_available("quantile and interval", "regression")
         function = _sampled_quantiles if self._by_samples else _quantiles
         values = self._by_rows(partial(function, np.asarray(qs, np.float64)), held=self._num_held)
         return [self._like_y(values[:, place]) for place in range(len(qs))]
 
     @double_precision
-    def cdf(self, y: Any) -> np.ndarray:
-        """Probability of a new observation at or below y (its PIT value)."""
-        return self.cdfs([y])[0]
-
-    @double_precision
     def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
         """`cdf` at several y of each row, for which the network is evaluated once."""
-        self._need("regression", "cdf")
+        if self.kind != "regression":
+            self.not_available("cdf", "regression")
         function = _sampled_cdfs if self._by_samples else _cdfs
         stacked = jnp.stack([self._observed(y) for y in points], axis=1)
         values = self._by_rows(function, stacked, held=self._num_held)
@@ -229,13 +190,6 @@ class Predictive:
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if getattr(self._target.likelihood, "is_vector", False) else values
-
-    def _need(self, kind: str, what: str) -> None:
-        if self.kind != kind:
-            raise ArgumentError(
-                f"{what} needs a {kind} model; this predictive is for {self.kind}."
-                + (" Use `probs`." if kind == "regression" else " Use `mean` and `std`.")
-            )
 
 
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:

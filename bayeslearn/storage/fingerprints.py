@@ -63,6 +63,19 @@ def array_entry(leaf: Any) -> dict[str, Any]:
     }
 
 
+def _in_order(node: Any) -> Any:
+    """A stored value with its mappings sorted by name, so that their order does not matter."""
+    if isinstance(node, list):
+        return [_in_order(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if isinstance(node.get("dict"), list):
+        return {
+            "dict": sorted(([k, _in_order(v)] for k, v in node["dict"]), key=lambda p: str(p[0]))
+        }
+    return {name: _in_order(part) for name, part in node.items()}
+
+
 def check_same(
     first: dict[str, Any],
     first_arrays: dict[str, np.ndarray],
@@ -76,7 +89,8 @@ def check_same(
             continue
         own = {k: v for k, v in arrays.items() if k.split(".")[0] == part}
         old = {k: v for k, v in first_arrays.items() if k.split(".")[0] == part}
-        is_same = before.get(part) == now[part] and fingerprint(own) == fingerprint(old)
+        is_same = _in_order(before.get(part)) == _in_order(now[part])
+        is_same = is_same and fingerprint(own) == fingerprint(old)
         if not is_same:
             refuse(
                 part, Shown("another"), "be as in the first run", "Leave it out to go on as it was."

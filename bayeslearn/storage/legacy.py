@@ -6,7 +6,15 @@ from typing import Any
 
 # Fields of stored classes, by tag.
 FIELDS = {"model.Target": {"held": "frozen", "held_prior": "frozen_prior"}}
-OPTIONS = {"eval_every", "patience", "num_data"}  # of the request; they are in FitOptions now
+# Options of a request that the first runs lack.
+NEW_OPTIONS = {"starts": 1, "num_epochs": None, "warm_start": "auto", "merge_rows": False}
+# Names of phases.
+PHASES = {
+    "place": "candidate",
+    "stirred": "perturbed",
+    "settled": "converged",
+    "points": "frozen leaves",
+}
 
 
 def upgrade_fields(tag: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -24,4 +32,16 @@ def upgrade_request(request: dict[str, Any]) -> dict[str, Any]:
         points = model["points"]
         model = {name: value for name, value in model.items() if name != "points"}
         request["model"] = model | {"frozen": "train" if points == "frozen" else points}
+    if isinstance(request.get("options"), dict):
+        request["options"] = NEW_OPTIONS | request["options"]
     return request
+
+
+def upgrade_phase(name: str) -> str:
+    """The name of a phase under which a checkpoint of today finds it."""
+    parts = []
+    for part in name.split("/"):
+        kind, _, number = part.partition(" ")
+        new = PHASES.get(kind, kind)
+        parts.append(f"{new} {number}" if number else new)
+    return "/".join(parts)

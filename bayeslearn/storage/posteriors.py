@@ -40,6 +40,7 @@ PARTS = {
     "compile_time": float,
     "row_outputs": np.ndarray | None,
     "phases": list,
+    "scaling": list | None,
 }
 
 
@@ -157,6 +158,7 @@ def _decode_posterior(
     if decoder.arrays:
         raise StorageError(f"unexpected array {min(decoder.arrays)!r}")
     parts.setdefault("phases", [])  # which the first files lack
+    parts.setdefault("scaling", None)
     for name, kind in PARTS.items():
         if not isinstance(parts.get(name), kind):
             raise StorageError(f"its {name} is a {type(parts.get(name)).__name__}")

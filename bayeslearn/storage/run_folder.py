@@ -22,6 +22,7 @@ import jax
 from bayeslearn.data.streams import Position
 from bayeslearn.errors import StorageError
 from bayeslearn.storage import codec, folders
+from bayeslearn.storage.legacy import upgrade_phase
 
 FIT, PART, CHECKPOINT, LOCK = "fit", "part", "checkpoint", "lock"
 NAME = re.compile(rf"({PART}|{CHECKPOINT})-(\d{{6,}})")
@@ -85,13 +86,16 @@ class RunFolder:
         handle = open(self.path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             handle.seek(0)
             owner = _owner(handle.read())
             handle.close()
             raise StorageError(
                 f"{self.path} is in use by {owner}: wait for it, or choose another folder."
             ) from error
+        except OSError:  # a file system without locks
+            handle.close()
+            return
         handle.truncate(0)
         handle.write(json.dumps({"host": platform.node(), "pid": os.getpid()}))
         handle.flush()
@@ -117,8 +121,11 @@ class RunFolder:
             position = stored["position"]
             found = SavedCheckpoint(
                 number,
-                str(stored["phase"]),
-                {str(phase): Ref(*map(str, ref)) for phase, ref in stored["finished"].items()},
+                upgrade_phase(str(stored["phase"])),
+                {
+                    upgrade_phase(str(phase)): Ref(*map(str, ref))
+                    for phase, ref in stored["finished"].items()
+                },
                 [Ref(*map(str, ref)) for ref in stored["parts"]],
                 record,
                 None if position is None else _position(*position),

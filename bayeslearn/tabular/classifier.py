@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
+from bayeslearn.data.rows import Rows
+from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical
 from bayeslearn.tabular.base import (
-    _ATTRIBUTES,
-    _PARAMETERS,
+    ATTRIBUTES,
+    PARAMETERS,
+    BayesianNN,
+    Callback,
     Uncertainty,
-    _BayesianNN,
-    _has_spread,
-    _Rows,
+    can_update,
 )
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,
     available_if,
     check_classification_targets,
+    check_sample_weight,
     column_or_1d,
     validate_data,
 )
 
 
-class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
+class BayesianNNClassifier(ClassifierMixin, BayesianNN):
     __doc__ = f"""Classification with a Bayesian neural network, for labels of any kind.
-{_PARAMETERS}{_ATTRIBUTES}
+
+    classifier = bl.BayesianNNClassifier(random_state=0).fit(X, labels)
+    probabilities = classifier.predict_proba(X_new)
+{PARAMETERS}{ATTRIBUTES}
         classes_: the labels, in the order of `predict_proba`'s columns.
 
-    The prior is wider than for regression: log-odds of a sure prediction are several units, where
-    a scaled y is about one.
+    The prior is wider than for regression: log-odds of a confident prediction are several units,
+    where a scaled y is about one.
     """
 
     def __init__(
@@ -41,37 +49,66 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
         activation: Any = "tanh",
         method: Any = "bayes-by-backprop",
         prior_scale: float = 3.0,
-        num_steps: Any = "auto",
-        batch_size: Any = "auto",
+        num_steps: int | str = "auto",
+        batch_size: int | str = "auto",
         validation_fraction: float | None = None,
         num_samples: int = 256,
+        starts: Any = 1,
         random_state: Any = None,
         progress: bool | None = False,
         network: Any = None,
     ):
-        super().__init__(
-            hidden=hidden,
-            activation=activation,
-            method=method,
-            prior_scale=prior_scale,
-            num_steps=num_steps,
-            batch_size=batch_size,
-            validation_fraction=validation_fraction,
-            num_samples=num_samples,
-            random_state=random_state,
-            progress=progress,
-            network=network,
+        self.hidden = hidden
+        self.activation = activation
+        self.method = method
+        self.prior_scale = prior_scale
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.validation_fraction = validation_fraction
+        self.num_samples = num_samples
+        self.starts = starts
+        self.random_state = random_state
+        self.progress = progress
+        self.network = network
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        classes: Any = None,
+        callback: Callback | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        devices: str | Devices | None = None,
+    ) -> BayesianNNClassifier:
+        """Learn from rows of X and their labels y; a row of weight 2 counts as two.
+
+        `classes` are all labels there are, for a y that does not show them all. `callback`,
+        `checkpoint` and `devices` are those of `bl.fit`.
+        """
+        if classes is None and sample_weight is not None:
+            # A row of weight 0 is not there, and neither is its label.
+            weight = check_sample_weight(sample_weight, X)
+            if np.any(weight > 0) and not np.all(weight > 0):
+                classes = np.unique(np.asarray(y)[weight > 0])
+                keep = np.isin(np.asarray(y), classes)
+                X, y, sample_weight = _rows_of(X, keep), _rows_of(y, keep), weight[keep]
+        return self._fit(
+            X,
+            y,
+            sample_weight,
+            classes=classes,
+            callback=callback,
+            checkpoint=checkpoint,
+            devices=devices,
         )
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianNNClassifier:
-        """Learn from rows of X and their labels y; a row of weight 2 counts as two."""
-        return self._fit(X, y, sample_weight)
-
-    @available_if(_has_spread)
+    @available_if(can_update)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> BayesianNNClassifier:
-        """Learn from more rows, what is known so far being the prior.
+        """Learn from more rows, with the posterior so far as the prior.
 
         The first call is `fit`; columns stay scaled as they were there. `classes` are all labels
         there will be, for a first call that does not show them all.
@@ -80,7 +117,7 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of `classes_`, averaged over the draws of the weights."""
-        return self._predictive(X).probs
+        return self.predictive(X).probs
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label."""
@@ -88,8 +125,8 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
         return self.classes_[np.argmax(probs, axis=1)]
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Mutual information and mean entropy; see `Uncertainty`."""
-        predictive = self._predictive(X)
+        """Mutual information and mean entropy, in nats."""
+        predictive = self.predictive(X)
         return Uncertainty(predictive.epistemic, predictive.aleatoric)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
@@ -98,34 +135,32 @@ class BayesianNNClassifier(ClassifierMixin, _BayesianNN):
 
     def log_likelihood(self, X: Any, y: Any) -> float:
         """Mean log probability of the observed labels (higher is better)."""
-        predictive = self._predictive(X)
-        _, y = self._read(X, y, first=False)
-        return float(np.mean(predictive.log_prob(self._to_network(y))))
+        return float(np.mean(self.predictive(X).log_prob(self.observed(X, y))))
 
-    def _read(self, X: Any, y: Any, classes: Any = None, first: bool = True) -> Any:
+    def _read(
+        self, X: Any, y: Any, classes: Any = None, first: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, reset=first, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if first:
             self.classes_ = np.unique(y if classes is None else classes)
+            if len(self.classes_) < 2:
+                refuse("y", Shown("1 class"), "hold at least two classes")
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             refuse("classes", classes, f"be those of the first call, {self.classes_.tolist()}")
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             must = f"hold only the labels {self.classes_.tolist()}"
             refuse("y", Shown(f"the label {unknown[0]!r}"), must)
-        return X, np.searchsorted(self.classes_, y).astype(np.float64)[:, None]
+        return X, np.searchsorted(self.classes_, y)
 
-    def _bind_y(self, rows: _Rows, classes: Any) -> tuple[Likelihood, np.ndarray]:
-        if classes is None:  # rows of weight 0 are not there, and neither are their labels
-            seen = np.unique(rows.y).astype(int)
-            rows.y[:] = np.searchsorted(seen, rows.y)
-            self.classes_ = self.classes_[seen]
-        if len(self.classes_) < 2:
-            refuse("y", Shown("1 class"), "hold at least two classes")
+    def _likelihood(self, rows: Rows, scaling: Scaling | None) -> Likelihood:
         if len(self.classes_) == 2:
-            return Bernoulli(), np.array([0, 1])
-        return Categorical(len(self.classes_)), np.array([0, 1])
+            return Bernoulli()
+        return Categorical(len(self.classes_))
 
-    def _to_network(self, y: np.ndarray) -> np.ndarray:
-        return y[:, 0].astype(np.int64)
+
+def _rows_of(table: Any, keep: np.ndarray) -> Any:
+    """Some rows of an array, a list or a frame."""
+    return table[keep] if hasattr(table, "iloc") else np.asarray(table)[keep]

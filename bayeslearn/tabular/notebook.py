@@ -10,7 +10,7 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.tree import size
 
 
-def _summary(posterior: Posterior) -> str:
+def summary_html(posterior: Posterior) -> str:
     """A few lines and the course of the run, for a notebook."""
     lines = [
         f"{posterior.algorithm.name}: {type(posterior.family).__name__} over"

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.data.rows import Rows
+from bayeslearn.data.scaling import Scaling
+from bayeslearn.errors import Shown, check_positive, refuse
+from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayeslearn.tabular.base import (
-    _ATTRIBUTES,
-    _PARAMETERS,
+    ATTRIBUTES,
+    PARAMETERS,
+    BayesianNN,
+    Callback,
     Uncertainty,
-    _BayesianNN,
-    _check_positive,
-    _has_spread,
-    _Rows,
+    can_update,
 )
-from bayeslearn.tabular.scaling import Scaling
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if, validate_data
 
 
-class BayesianNNRegressor(RegressorMixin, _BayesianNN):
+class BayesianNNRegressor(RegressorMixin, BayesianNN):
     __doc__ = f"""Regression with a Bayesian neural network, for one or several columns of y.
-{_PARAMETERS}
+
+    regressor = bl.BayesianNNRegressor(random_state=0).fit(X, y)
+    mean, std = regressor.predict(X_new, return_std=True)
+    lower, upper = regressor.predict_interval(X_new, level=0.9)
+{PARAMETERS}
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
             or "heteroscedastic" (it depends on x).
-{_ATTRIBUTES}
+{ATTRIBUTES}
         y_scaling_: mean and scale of the columns of y.
     """
 
@@ -38,104 +44,109 @@ class BayesianNNRegressor(RegressorMixin, _BayesianNN):
         method: Any = "bayes-by-backprop",
         prior_scale: float = 1.0,
         noise: Any = "learned",
-        num_steps: Any = "auto",
-        batch_size: Any = "auto",
+        num_steps: int | str = "auto",
+        batch_size: int | str = "auto",
         validation_fraction: float | None = None,
         num_samples: int = 256,
+        starts: Any = 1,
         random_state: Any = None,
         progress: bool | None = False,
         network: Any = None,
     ):
-        super().__init__(
-            hidden=hidden,
-            activation=activation,
-            method=method,
-            prior_scale=prior_scale,
-            num_steps=num_steps,
-            batch_size=batch_size,
-            validation_fraction=validation_fraction,
-            num_samples=num_samples,
-            random_state=random_state,
-            progress=progress,
-            network=network,
-        )
+        self.hidden = hidden
+        self.activation = activation
+        self.method = method
+        self.prior_scale = prior_scale
         self.noise = noise
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.validation_fraction = validation_fraction
+        self.num_samples = num_samples
+        self.starts = starts
+        self.random_state = random_state
+        self.progress = progress
+        self.network = network
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianNNRegressor:
-        """Learn from rows of X and y; a row of weight 2 counts as two."""
-        return self._fit(X, y, sample_weight)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        callback: Callback | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        devices: str | Devices | None = None,
+    ) -> BayesianNNRegressor:
+        """Learn from rows of X and y; a row of weight 2 counts as two.
 
-    @available_if(_has_spread)
+        `callback`, `checkpoint` and `devices` are those of `bl.fit`.
+        """
+        return self._fit(
+            X, y, sample_weight, callback=callback, checkpoint=checkpoint, devices=devices
+        )
+
+    @available_if(can_update)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianNNRegressor:
-        """Learn from more rows, what is known so far being the prior.
+        """Learn from more rows, with the posterior so far as the prior.
 
         The first call is `fit`; columns stay scaled as they were there.
         """
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean, and the standard deviation of a new observation if asked for."""
-        predictive = self._predictive(X)
-        mean = self._from_network(predictive.mean)
-        return (mean, self._in_units(predictive.std)) if return_std else mean
+        """The predictive mean; with `return_std` also the standard deviation of a new y."""
+        predictive = self.predictive(X)
+        return (predictive.mean, predictive.std) if return_std else predictive.mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of the central interval that holds a new y with that probability."""
-        lower, upper = self._predictive(X).interval(level)
-        return self._from_network(lower), self._from_network(upper)
+        return self.predictive(X).interval(level)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Standard deviations by what causes them; see `Uncertainty`."""
-        predictive = self._predictive(X)
-        parts = (predictive.epistemic, predictive.aleatoric)
-        return Uncertainty(*(self._in_units(np.sqrt(part)) for part in parts))
+        """Epistemic and aleatoric standard deviations, in units of y."""
+        predictive = self.predictive(X)
+        return Uncertainty(np.sqrt(predictive.epistemic), np.sqrt(predictive.aleatoric))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """New observations: (rows, n_samples), or (rows, columns, n_samples)."""
-        drawn = self._from_network(self._sample(X, n_samples, random_state))
-        return np.moveaxis(drawn, 0, -1)
+        return np.moveaxis(self._sample(X, n_samples, random_state), 0, -1)
 
     def log_likelihood(self, X: Any, y: Any) -> float:
         """Mean log predictive density of a row of y, in its own units (higher is better)."""
-        predictive = self._predictive(X)
-        _, y = self._read(X, y, first=False)
-        told = predictive.log_prob(self._to_network(y))
-        return float(np.mean(told) - np.sum(np.log(self.y_scaling_.scale)))
+        return float(np.mean(self.predictive(X).log_prob(self.observed(X, y))))
 
-    def _read(self, X: Any, y: Any, classes: Any = None, first: bool = True) -> Any:
+    @property
+    def y_scaling_(self) -> Scaling:
+        """Mean and scale of the columns of y."""
+        scaling = self.posterior_.scaling
+        assert scaling is not None
+        assert scaling.y is not None
+        return scaling.y
+
+    def _read(
+        self, X: Any, y: Any, classes: Any = None, first: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(
             self, X, y, reset=first, dtype=np.float64, multi_output=True, y_numeric=True
         )
-        if first:
-            self._is_vector = y.ndim == 1
-        columns = y.reshape(len(y), -1).astype(np.float64)
-        if not first and columns.shape[1] != len(self.y_scaling_.mean):
-            refuse("y", Shown(f"shape {y.shape}"), f"have {len(self.y_scaling_.mean)} column(s)")
-        return X, columns
+        if not first and np.shape(self.y_scaling_.mean) != y.shape[1:]:
+            columns = np.shape(self.y_scaling_.mean) or "one column"
+            refuse("y", Shown(f"shape {y.shape}"), f"be like in the first fit: {columns}")
+        return X, y.astype(np.float64)
 
-    def _bind_y(self, rows: _Rows, classes: Any) -> tuple[Likelihood, np.ndarray]:
-        self.y_scaling_ = Scaling.of(rows.y, rows.weight)
-        # Of spread one, as y is once it is scaled: it is what the noise's prior is about.
-        stand_ins = np.repeat([[-1.0], [1.0]], rows.y.shape[1], axis=1)
+    def _scaling_of_y(self, rows: Rows) -> Scaling:
+        return Scaling.of(rows.y, rows.weight)
+
+    def _likelihood(self, rows: Rows, scaling: Scaling | None) -> Likelihood:
+        assert scaling is not None
         if isinstance(self.noise, str) and self.noise == "learned":
-            return Gaussian(), stand_ins
+            return Gaussian()
         if isinstance(self.noise, str) and self.noise == "heteroscedastic":
-            return HeteroscedasticGaussian(), stand_ins
-        _check_positive("noise", self.noise, ', "learned" or "heteroscedastic"')
-        return Gaussian(noise_scale=self.noise / self.y_scaling_.scale), stand_ins
-
-    def _to_network(self, y: np.ndarray) -> np.ndarray:
-        return self.y_scaling_.apply(y)
-
-    def _from_network(self, y: np.ndarray) -> np.ndarray:
-        values = self.y_scaling_.undo(y)
-        return values[..., 0] if self._is_vector else values
-
-    def _in_units(self, std: np.ndarray) -> np.ndarray:
-        values = std * self.y_scaling_.scale
-        return values[..., 0] if self._is_vector else values
+            return HeteroscedasticGaussian()
+        check_positive("noise", self.noise, alternatives='"learned" or "heteroscedastic"')
+        return Gaussian(noise_scale=self.noise / scaling.scale)

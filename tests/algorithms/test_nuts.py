@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 import bayeslearn as bl
-from bayeslearn.algorithms.nuts import Point, Told, grow
+from bayeslearn.algorithms.nuts import Point, TreeStats, grow
 
 LEAVES, DOUBLINGS = 32, 6
 SCALE = np.array([0.5, 2.0])  # of the metric, so that velocities are not momenta
@@ -26,9 +26,9 @@ def walk(momenta, uniform):
 
     start = Point(jnp.asarray([-1.0, 0]), jnp.zeros(2), jnp.zeros(()), jnp.zeros(2))
     no = jnp.asarray(False)
-    told = Told(jnp.zeros((), jnp.int32), jnp.zeros(()), no, no)
+    stats = TreeStats(jnp.zeros((), jnp.int32), jnp.zeros(()), no, no)
     return grow(
-        advance, lambda p: SCALE * p, jnp.zeros(()), start, LEAVES, DOUBLINGS, uniform, told
+        advance, lambda p: SCALE * p, jnp.zeros(()), start, LEAVES, DOUBLINGS, uniform, stats
     )
 
 
@@ -38,7 +38,7 @@ def turns(momenta):
 
 
 def leaves_until_a_subtree_turns(momenta):
-    """By the definition: all balanced subtrees, looked at when their last leaf is there."""
+    """By the definition: all balanced subtrees, checked when their last leaf is there."""
     for last in range(LEAVES):
         size = 2
         while (last + 1) % size == 0 and size <= LEAVES:
@@ -51,13 +51,13 @@ def leaves_until_a_subtree_turns(momenta):
 def test_a_branch_ends_with_the_first_subtree_that_turns(x64):
     rng = np.random.default_rng(0)
     found = []
-    for spread in np.linspace(0.1, 3.0, 60):
-        momenta = rng.normal(size=(LEAVES, 2)) * spread + np.array([1.0, 0.3])
-        _, branch, told = walk(momenta, 0.5)
+    for scale in np.linspace(0.1, 3.0, 60):
+        momenta = rng.normal(size=(LEAVES, 2)) * scale + np.array([1.0, 0.3])
+        _, branch, stats = walk(momenta, 0.5)
         wanted = leaves_until_a_subtree_turns(momenta)
-        assert bool(told.turning) == (wanted is not None)
-        assert int(told.num_gradients) == (wanted or LEAVES)
-        assert not bool(told.diverging)
+        assert bool(stats.turning) == (wanted is not None)
+        assert int(stats.num_gradients) == (wanted or LEAVES)
+        assert not bool(stats.diverging)
         np.testing.assert_allclose(branch.momentum, momenta[: wanted or LEAVES].sum(axis=0))
         found.append(wanted)
     assert {None, 2, 4, 8} <= set(found)
@@ -67,8 +67,8 @@ def test_a_leaf_is_drawn_in_proportion_to_its_weight(x64):
     """Over a grid of the one uniform number, as many times as its weight says, to one in all."""
     momenta, num = np.tile([1.0, 0.3], (LEAVES, 1)), 20_000
     uniforms = (np.arange(num) + 0.5) / num
-    _, branch, told = jax.vmap(walk, (None, 0))(momenta, jnp.asarray(uniforms))
-    assert not np.any(told.turning)
+    _, branch, stats = jax.vmap(walk, (None, 0))(momenta, jnp.asarray(uniforms))
+    assert not np.any(stats.turning)
     drawn = np.bincount(np.asarray(branch.drawn[0][:, 0], int), minlength=LEAVES)
     weights = np.exp(-np.arange(LEAVES) / 9)
     np.testing.assert_allclose(branch.log_weight, np.log(weights.sum()), rtol=1e-12)

@@ -1,17 +1,17 @@
-"""Checks of observations and of a likelihood's own settings."""
+"""Checks of observations and of a likelihood's settings."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import Array
 
 
-def _numeric(y: Any) -> np.ndarray:
+def as_numeric(y: ArrayLike) -> np.ndarray:
+    """y as an array of finite numbers."""
     y = np.asarray(y)
     if y.dtype.kind not in "iufb":
         refuse("y", Shown(f"dtype {y.dtype}"), "hold numbers", "Encode labels as 0, 1, ...")
@@ -26,18 +26,35 @@ def _numeric(y: Any) -> np.ndarray:
     return y
 
 
-def _table(y: Any, wanted: int | None = None) -> tuple[np.ndarray, int]:
-    """y as (rows, columns), and how many columns; `wanted` of them if it is said."""
-    y = _numeric(y)
+def as_table(y: ArrayLike, num_columns: int | None = None) -> tuple[np.ndarray, int]:
+    """y as (rows, columns), and the number of columns, which must be `num_columns` if given."""
+    y = as_numeric(y)
     table = y[:, None] if y.ndim == 1 else y
-    if wanted is not None and (table.ndim != 2 or table.shape[1] != wanted):
-        refuse("y", Shown(f"shape {y.shape}"), f"have {wanted} column(s) as in fitting")
+    if num_columns is not None and (table.ndim != 2 or table.shape[1] != num_columns):
+        refuse("y", Shown(f"shape {y.shape}"), f"have {num_columns} column(s) as in fitting")
     if table.ndim != 2 or table.shape[1] == 0:
         refuse("y", Shown(f"shape {y.shape}"), "be (rows,) or (rows, columns)")
     return table, table.shape[1]
 
 
-def _spread(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+def as_labels(y: ArrayLike, must: str, remedy: str = "") -> np.ndarray:
+    """y as (rows,) of numbers; a single column counts as that."""
+    y = as_numeric(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        refuse("y", Shown(f"shape {y.shape}"), must, remedy)
+    return y
+
+
+def check_labels(y: np.ndarray, classes: int, allowed: str, remedy: str) -> None:
+    """Refuse labels that are not whole numbers from 0 to `classes` - 1."""
+    bad = y[(y < 0) | (y >= classes) | (y != np.floor(y))]
+    if bad.size:
+        refuse("y", Shown(f"the label {bad[0]}"), f"hold only whole labels {allowed}", remedy)
+
+
+def column_scale(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
     """Standard deviation of each column; 1 for a constant one."""
     if weight is None:
         std = np.std(table, axis=0)
@@ -47,21 +64,8 @@ def _spread(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
     return np.where(std > 0, std, 1.0)
 
 
-def _check_labels(y: np.ndarray, classes: int, allowed: str, remedy: str) -> None:
-    bad = y[(y < 0) | (y >= classes) | (y != np.floor(y))]
-    if bad.size:
-        refuse("y", Shown(f"the label {bad[0]}"), f"hold only whole labels {allowed}", remedy)
-
-
-def _check_positive(argument: str, value: Any, remedy: str = "") -> None:
-    number = np.asarray(value)
-    if not np.issubdtype(number.dtype, np.number):
-        refuse(argument, value, "be a positive number", remedy)
-    if not (np.all(np.isfinite(number)) and np.all(number > 0)):
-        refuse(argument, value, "be positive and finite", remedy)
-
-
-def _check_spd(argument: str, value: Any, remedy: str = "") -> None:
+def check_spd(argument: str, value: ArrayLike, remedy: str = "") -> None:
+    """Refuse what is not a symmetric positive definite matrix."""
     matrix = np.asarray(value)
     is_square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
     if not np.issubdtype(matrix.dtype, np.number) or not is_square:
@@ -72,5 +76,6 @@ def _check_spd(argument: str, value: Any, remedy: str = "") -> None:
         refuse(argument, value, "be positive definite", remedy)
 
 
-def _double(values: Array) -> Array:
+def as_double(values: Array) -> Array:
+    """In double precision, where it is enabled."""
     return jnp.asarray(values, jnp.result_type(float))

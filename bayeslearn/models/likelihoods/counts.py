@@ -1,4 +1,4 @@
-"""Counts."""
+"""Counts: the Poisson likelihood."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jax.scipy.special import gammaln
 
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.models.likelihoods.base import Likelihood, Params
-from bayeslearn.models.likelihoods.checks import _double, _table
+from bayeslearn.models.likelihoods.checks import as_double, as_table
 from bayeslearn.tree import Array
 
 
 class Poisson(Likelihood):
-    """Counts 0, 1, 2, ...; the network gives the logarithm of the rate for each column of y.
+    """Counts 0, 1, 2, ...; the network returns the logarithm of the rate for each column of y.
 
-    Its predictive is summed up by moments; quantiles and intervals are whole numbers, an interval
-    the smallest central one that holds at least its level. Aleatoric uncertainty is the mean rate.
+    Predictions are summarized by moments. Quantiles and intervals are whole numbers; an interval
+    is the smallest central one with at least its level. Aleatoric uncertainty is the mean rate.
     """
 
     kind: ClassVar[str] = "regression"
@@ -30,12 +30,14 @@ class Poisson(Likelihood):
     is_vector: bool = eqx.field(default=False, static=True, kw_only=True)
 
     def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Poisson, np.ndarray]:
-        columns = _table(y)[1]
+        """The likelihood with its number of columns, and y checked."""
+        columns = as_table(y)[1]
         bound = Poisson(columns=columns, is_vector=np.ndim(y) == 1)
         return bound, bound.check(y)
 
     def check(self, y: np.ndarray) -> np.ndarray:
-        table, _ = _table(y, self.columns)
+        """y as (rows, columns) of counts."""
+        table, _ = as_table(y, self.columns)
         bad = table[(table < 0) | (table != np.floor(table)) | (table > np.iinfo(np.int32).max)]
         if bad.size:
             must = "hold only whole numbers from 0 to 2**31 - 1"
@@ -44,21 +46,27 @@ class Poisson(Likelihood):
 
     @property
     def num_outputs(self) -> int:
+        """A log-rate for each column."""
         return int(self.columns or 1)
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
+        """log p(y | log-rates)."""
         # In double precision: large counts cancel against their rate.
-        log_rate, y = _double(outputs), _double(y)
+        log_rate, y = as_double(outputs), as_double(y)
         return jnp.sum(y * log_rate - jnp.exp(log_rate) - gammaln(y + 1.0))
 
     def mean(self, outputs: Array, params: Params) -> Array:
+        """The rates."""
         return jnp.exp(outputs)
 
     def variance(self, outputs: Array, params: Params) -> Array:
+        """The rates."""
         return jnp.exp(outputs)
 
     def cdf(self, outputs: Array, y: Array, params: Params) -> Array:
+        """Distribution function at y, by column."""
         return jax.scipy.stats.poisson.cdf(y, jnp.exp(outputs))
 
     def sample(self, key: Array, outputs: Array, params: Params) -> Array:
-        return jax.random.poisson(key, jnp.exp(_double(outputs)))
+        """A count for each column."""
+        return jax.random.poisson(key, jnp.exp(as_double(outputs)))

@@ -1,18 +1,14 @@
 r"""Priors over the weights of a network.
 
-A prior is written by a person (`Normal(scale=1.0)`, `Laplace(scale=0.5)`), bound to a network's
-parameters (`bind(params)`), and joined with that of the likelihood's own parameters
-(`joined(likelihood)`). The result covers all parameters of a model:
+A user writes a `Prior` (`Normal(scale=1.0)`, `Laplace(scale=0.5)`). `bind(params)` makes a
+`BoundPrior` over a network's parameters, and `join(likelihood)` adds the prior of the likelihood's
+own parameters. The result covers all parameters of a model:
 
     log_prob_terms(params)       the log-density as a sum over leaves
     broadcast(params)            mean and precision of each weight
-    conditional(params)          the same for each weight given the others, as mean field sees it
+    conditional(params)          the same given the other weights, as a mean-field q sees them
     prec_blocks(params, groups)  precision matrices of groups of leaves
     sample(key, params)          one draw
-
-`conditional`, `prec_blocks` and `sample` are for Gaussians (`is_gaussian`). Of a prior that is not
-one, `broadcast` gives the Gaussian with the same moments, which is where a run takes its first
-scale from and nothing else.
 """
 
 from bayeslearn.models.priors.correlated import BlockPrior, CorrelatedPrior, LowRankPrior

@@ -1,32 +1,31 @@
-"""Checks of a prior's settings, and of whether a method can use it."""
+"""Checks of a prior's settings, and of whether a method supports it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.models.priors.base import BoundPrior
+from bayeslearn.tree import PyTree
 
 
-def check_gaussian(prior: Any, what: str) -> None:
+def check_gaussian(prior: BoundPrior | None, what: str) -> None:
     """Refuse a prior that is not Gaussian, for a method that needs one."""
     if prior is not None and not prior.is_gaussian:
-        shown = Shown(f"a {type(prior.network).__name__.removesuffix('Prior')}")
         remedy = "Use bl.priors.Normal, or a method for any prior, such as bl.NGVI() or bl.NUTS()."
-        refuse("prior", shown, f"be Gaussian for {what}", remedy)
+        refuse("prior", Shown(f"a {prior.title}"), f"be Gaussian for {what}", remedy)
 
 
-def require_fixed_scale(prior: Any, what: str, remedy: str) -> None:
+def require_fixed_scale(prior: BoundPrior | None, what: str, remedy: str) -> None:
     """Refuse a prior with a learned scale, for a method that cannot learn it."""
-    if getattr(prior, "refreshes", False):
-        refuse(
-            "prior", Shown("one with learn=True"), f"have a scale that is given for {what}", remedy
-        )
+    if prior is not None and prior.refreshes:
+        refuse("prior", Shown("one with learn=True"), f"have a fixed scale for {what}", remedy)
 
 
-def _check_numbers(argument: str, value: Any, positive: str = "", is_plain: bool = False) -> None:
+def check_numbers(argument: str, value: PyTree, positive: str = "", is_plain: bool = False) -> None:
+    """Refuse anything but finite numbers; with `positive`, a remedy, also those not above zero."""
     numbers = jax.tree.leaves(value)
     if not numbers:
         refuse(argument, value, "hold at least one number")
@@ -42,7 +41,8 @@ def _check_numbers(argument: str, value: Any, positive: str = "", is_plain: bool
             refuse(argument, number, "be positive", positive)
 
 
-def _check_matrix(argument: str, matrix: Any) -> None:
+def check_matrix(argument: str, matrix: ArrayLike) -> None:
+    """Refuse what is not a symmetric positive definite matrix."""
     try:
         matrix = np.asarray(matrix, np.float64)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Gaussians over weights that are not independent: full, by block, of low rank."""
+"""Gaussian priors with correlated weights: full, block-diagonal, low-rank."""
 
 from __future__ import annotations
 
@@ -12,70 +12,65 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
-from bayeslearn.models.priors.leaves import Groups, _like
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.models.priors.leaves import broadcast_like
+from bayeslearn.numerics import LOG_2PI
+from bayeslearn.tree import Array, Groups, PyTree
 
-LOG_2PI = math.log(2 * math.pi)
 
+class CorrelatedPrior(BoundPrior):
+    """A Gaussian prior with correlated weights (abstract).
 
-class CorrelatedPrior(eqx.Module):
-    """A Gaussian over all weights that are not independent (abstract).
-
-    Subclasses know how to multiply by the precision matrix P, and what its diagonal is.
+    Subclasses multiply by the precision matrix P and return its diagonal.
     """
 
     is_gaussian: ClassVar[bool] = True
     is_independent: ClassVar[bool] = False
 
-    mean: eqx.AbstractVar[PyTree]
-    log_det: eqx.AbstractVar[Array]  # of P
+    mean: PyTree
+    log_det: Array  # of P
 
     def times(self, values: Array) -> Array:
         """P values, for a vector (k,) or columns (k, n)."""
         raise NotImplementedError
 
     def diagonal(self) -> Array:
-        raise NotImplementedError
-
-    def prec_blocks(self, params: PyTree, groups: Groups) -> tuple[Array, ...]:
-        """P's own rows and columns of each group of leaves."""
+        """The diagonal of P."""
         raise NotImplementedError
 
     def quadratic(self, params: PyTree) -> Array:
         """(w - mean)^T P (w - mean)."""
-        away = self._away(params)
-        return away @ self.times(away)
+        centred = self._centred(params)
+        return centred @ self.times(centred)
 
     def log_prob_terms(self, params: PyTree) -> PyTree:
-        """Terms that add up to the log-density. Each holds its leaf, and others with it."""
-        away = self._away(params)
-        values = 0.5 * (self.log_det / len(away) - LOG_2PI - away * self.times(away))
+        """Terms that sum to the log-density; each depends on its own leaf and on others."""
+        centred = self._centred(params)
+        values = 0.5 * (self.log_det / len(centred) - LOG_2PI - centred * self.times(centred))
         return jax.tree.map(jnp.sum, tree.unraveler(params)(values))
-
-    def log_prob(self, params: PyTree) -> Array:
-        return tree.total(self.log_prob_terms(params))
 
     def broadcast(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Mean and diagonal of the precision."""
         diagonal = tree.unraveler(params)(self.diagonal())
-        return _like(self.mean, params), _like(diagonal, params)
+        return broadcast_like(self.mean, params), broadcast_like(diagonal, params)
 
     def conditional(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """N(w_i - (P (w - mean))_i / P_ii, 1 / P_ii)."""
         diagonal = self.diagonal()
-        mean = tree.ravel(tree.double(params)) - self.times(self._away(params)) / diagonal
+        mean = tree.ravel(tree.double(params)) - self.times(self._centred(params)) / diagonal
         unravel = tree.unraveler(params)
-        return _like(unravel(mean), params), _like(unravel(diagonal), params)
+        return broadcast_like(unravel(mean), params), broadcast_like(unravel(diagonal), params)
 
-    def _away(self, params: PyTree) -> Array:
+    def _centred(self, params: PyTree) -> Array:
+        """w - mean as one vector."""
         return tree.ravel(tree.double(params)) - tree.ravel(tree.double(self.mean))
 
 
 class BlockPrior(CorrelatedPrior):
-    """Groups of leaves that are independent of each other: `precs[g]` is the g-th's precision.
+    """A block-diagonal precision: `precs[g]` is the precision matrix of the g-th group of leaves.
 
-    `groups[g]` are positions among the leaves; one group of all is the full Gaussian.
+    `groups[g]` are positions among the leaves; one group of all leaves is the full Gaussian.
     """
 
     mean: PyTree
@@ -85,52 +80,59 @@ class BlockPrior(CorrelatedPrior):
 
     @staticmethod
     def from_precs(mean: PyTree, precs: Sequence[Array], groups: Groups) -> BlockPrior:
+        """From the precision matrix of each group."""
         lowers = [jnp.linalg.cholesky(prec) for prec in precs]
         log_det = tree.total([2.0 * jnp.log(jnp.diagonal(lower)) for lower in lowers])
         return BlockPrior(mean=mean, precs=tuple(precs), log_det=log_det, groups=groups)
 
-    def joined(self, likelihood: GaussianPrior) -> BlockPrior:
+    def join(self, likelihood: GaussianPrior) -> BlockPrior:
+        """The prior of a whole model: a group of its own for each leaf of the likelihood."""
         means = {"network": self.mean, "likelihood": likelihood.mean}
         names = [name.split(".")[0] for name in tree.leaf_names(means)]
-        first = names.index("network")  # where the network's leaves begin
+        first = names.index("network")  # position of the network's first leaf
         own = tuple((i,) for i, name in enumerate(names) if name != "network")
         precs = likelihood.prec_blocks(likelihood.mean, tuple((i,) for i in range(len(own))))
         groups = tuple(tuple(i + first for i in group) for group in self.groups)
         return BlockPrior.from_precs(means, (*self.precs, *precs), (*groups, *own))
 
     def times(self, values: Array) -> Array:
+        """P values, block by block."""
         found = jnp.zeros_like(values, jnp.float64)
         for rows, prec in zip(self._rows(self.groups), self.precs, strict=True):
             found = found.at[rows].set(prec @ values[rows])
         return found
 
     def diagonal(self) -> Array:
+        """The diagonal of P."""
         found = jnp.zeros(tree.size(self.mean), jnp.float64)
         for rows, prec in zip(self._rows(self.groups), self.precs, strict=True):
             found = found.at[rows].set(jnp.diagonal(prec))
         return found
 
     def prec_blocks(self, params: PyTree, groups: Groups) -> tuple[Array, ...]:
+        """The rows and columns of P of each group of leaves."""
         if groups == self.groups:
             return self.precs
         return tuple(map(self._block, self._rows(groups)))
 
-    def _block(self, wanted: np.ndarray) -> Array:
-        found = jnp.zeros((len(wanted), len(wanted)), jnp.float64)
+    def _block(self, weights: np.ndarray) -> Array:
+        """The rows and columns of P of these weights."""
+        found = jnp.zeros((len(weights), len(weights)), jnp.float64)
         for rows, prec in zip(self._rows(self.groups), self.precs, strict=True):
-            place = np.flatnonzero(np.isin(wanted, rows))
+            positions = np.flatnonzero(np.isin(weights, rows))
             order = np.argsort(rows)
-            among = order[np.searchsorted(rows, wanted[place], sorter=order)]
-            found = found.at[np.ix_(place, place)].set(prec[np.ix_(among, among)])
+            within = order[np.searchsorted(rows, weights[positions], sorter=order)]
+            found = found.at[np.ix_(positions, positions)].set(prec[np.ix_(within, within)])
         return found
 
     def sample(self, key: Array, params: PyTree) -> PyTree:
+        """One draw, mean + L^-T noise with P = L L^T."""
         noise = jax.random.normal(key, (tree.size(params),), jnp.float64)
         found = tree.ravel(tree.double(self.mean))
         for rows, prec in zip(self._rows(self.groups), self.precs, strict=True):
             lower = jnp.linalg.cholesky(prec)
-            away = jax.scipy.linalg.solve_triangular(lower, noise[rows], trans=1, lower=True)
-            found = found.at[rows].add(away)
+            centred = jax.scipy.linalg.solve_triangular(lower, noise[rows], trans=1, lower=True)
+            found = found.at[rows].add(centred)
         return tree.unraveler(params)(found)
 
     def _rows(self, groups: Groups) -> list[np.ndarray]:
@@ -144,7 +146,7 @@ class BlockPrior(CorrelatedPrior):
 
 
 class LowRankPrior(CorrelatedPrior):
-    """Covariance diag(variance) + factor factor^T, factor (k, r): for many correlated weights."""
+    """Covariance diag(variance) + factor factor^T with factor (k, r), for many weights."""
 
     mean: PyTree
     variance: Array  # (k,)
@@ -153,7 +155,7 @@ class LowRankPrior(CorrelatedPrior):
 
     @staticmethod
     def from_factor(mean: PyTree, variance: Array, factor: Array) -> LowRankPrior:
-        """P by Woodbury: with M = I + F^T D^-1 F = L L^T, pulled = D^-1 F L^-T."""
+        """P by the Woodbury identity: with M = I + F^T D^-1 F = L L^T, pulled = D^-1 F L^-T."""
         scaled = factor / variance[:, None]
         lower = jnp.linalg.cholesky(jnp.eye(factor.shape[1]) + factor.T @ scaled)
         pulled = jax.scipy.linalg.solve_triangular(lower, scaled.T, lower=True).T
@@ -161,13 +163,16 @@ class LowRankPrior(CorrelatedPrior):
         return LowRankPrior(mean=mean, variance=variance, pulled=pulled, log_det=log_det)
 
     def times(self, values: Array) -> Array:
+        """P values in O(k r)."""
         variance = self.variance.reshape(-1, *[1] * (values.ndim - 1))
         return values / variance - self.pulled @ (self.pulled.T @ values)
 
     def diagonal(self) -> Array:
+        """The diagonal of P."""
         return 1.0 / self.variance - jnp.sum(self.pulled**2, axis=1)
 
     def prec_blocks(self, params: PyTree, groups: Groups) -> tuple[Array, ...]:
+        """The rows and columns of P of each group of leaves."""
         unravel = tree.unraveler(params)
         variances = jax.tree.leaves(unravel(self.variance))
         pulled = jax.tree.leaves(jax.vmap(unravel, 1, -1)(self.pulled))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.models.priors.leaves import Groups, _like
+from bayeslearn.models.priors.base import BoundPrior
+from bayeslearn.models.priors.leaves import broadcast_like
 from bayeslearn.models.protocols import Approximation, Reparametrised, WithDensity
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import Array, Groups, PyTree
 
-LEAST_SCALE = 1e-4  # below which a learned scale does not fall
+if TYPE_CHECKING:
+    from bayeslearn.models.target import Target
+
+MIN_SCALE = 1e-4  # of a learned scale
+REFRESH_DRAWS = 256  # of a q that is not reparametrised
 
 
-class GaussianPrior(eqx.Module):
+class GaussianPrior(BoundPrior):
     """Independent Gaussians over every weight: a mean and a precision for each leaf.
 
-    Leaves are numbers or arrays that broadcast to the leaf they speak of. `learned` says of which
-    leaves the precision is learned (empty: none).
+    Leaves are numbers or arrays that broadcast to those of the parameters. `learned` marks the
+    leaves whose precision is learned (empty: none).
     """
 
     is_gaussian: ClassVar[bool] = True
@@ -30,7 +36,8 @@ class GaussianPrior(eqx.Module):
     prec: PyTree
     learned: tuple[bool, ...] = eqx.field(static=True, default=())
 
-    def joined(self, likelihood: GaussianPrior) -> GaussianPrior:
+    def join(self, likelihood: GaussianPrior) -> GaussianPrior:
+        """The prior of a whole model; only the network's scales are learned."""
         parts = {"network": self, "likelihood": likelihood}
         flags = {
             name: [name == "network" and self.refreshes] * len(jax.tree.leaves(part.mean))
@@ -50,34 +57,31 @@ class GaussianPrior(eqx.Module):
 
         return jax.tree.map(term, params, self.mean, self.prec)
 
-    def log_prob(self, params: PyTree) -> Array:
-        return tree.total(self.log_prob_terms(params))
-
     def broadcast(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Mean and precision with the shape and dtype of each leaf of `params`."""
-        return _like(self.mean, params), _like(self.prec, params)
-
-    def conditional(self, params: PyTree) -> tuple[PyTree, PyTree]:
-        return self.broadcast(params)
+        return broadcast_like(self.mean, params), broadcast_like(self.prec, params)
 
     def prec_blocks(self, params: PyTree, groups: Groups) -> tuple[Array, ...]:
+        """The diagonal precision matrix of each group of leaves."""
         leaves = jax.tree.leaves(self.broadcast(tree.double(params))[1])
         return tuple(jnp.diag(tree.ravel([leaves[i] for i in group])) for group in groups)
 
     def sample(self, key: Array, params: PyTree) -> PyTree:
+        """One draw, with the shapes of `params`."""
         mean, prec = self.broadcast(tree.double(params))
         noise = tree.normal_like(key, mean)
         return jax.tree.map(lambda m, p, e: m + e / jnp.sqrt(p), mean, prec, noise)
 
     @property
     def refreshes(self) -> bool:
+        """Whether any leaf has a learned scale."""
         return any(self.learned)
 
-    def refresh(self, target: Any, q: Approximation, key: Array) -> GaussianPrior:
-        """Learned scales at the top of the lower bound, given q: s^2 = E_q[(w - mean)^2].
+    def refresh(self, target: Target, q: Approximation, key: Array) -> GaussianPrior:
+        """Learned scales that maximise the lower bound, given q: s^2 = E_q[(w - mean)^2].
 
-        The mean is over a leaf. A point has no spread, and its best scale would be nothing: it
-        leaves the prior as it is.
+        The expectation is averaged over a leaf. A point mass has no std, and its optimal scale
+        would be zero: the prior stays as it is.
         """
         if not isinstance(q, WithDensity):
             return self
@@ -86,31 +90,31 @@ class GaussianPrior(eqx.Module):
                 lambda m, s, m0: (m - m0) ** 2 + s**2, tree.double(q.mean), q.std, self.mean
             )
         else:
-            draws = tree.double(q.sample(key, 256))
+            draws = tree.double(q.sample(key, REFRESH_DRAWS))
             second = jax.tree.map(lambda w, m0: jnp.mean((w - m0) ** 2, 0), draws, self.mean)
-        return self._rescaled(lambda prec, square: 1.0 / jnp.mean(prec * square), second)
+        return self._rescale(lambda prec, square: 1.0 / jnp.mean(prec * square), second)
 
     def by_evidence(self, q: Approximation) -> GaussianPrior:
         """MacKay's step: prec |w - mean|^2 = gamma, the number of weights the data determine.
 
-        It rests where `refresh` does, and gets there sooner.
+        It has the fixed point of `refresh`, and converges faster.
         """
-        away = jax.tree.map(lambda m, m0: (m - m0) ** 2, tree.double(q.mean), self.mean)
+        squares = jax.tree.map(lambda m, m0: (m - m0) ** 2, tree.double(q.mean), self.mean)
 
-        def factor(prec: Array, squares: tuple[Array, Array]) -> Array:
-            away, std = squares
-            gamma = away.size - jnp.sum(prec * std**2)
-            return jnp.maximum(gamma, 1e-9) / jnp.maximum(jnp.sum(prec * away), 1e-30)
+        def factor(prec: Array, stats: tuple[Array, Array]) -> Array:
+            square, std = stats
+            gamma = square.size - jnp.sum(prec * std**2)
+            return jnp.maximum(gamma, 1e-9) / jnp.maximum(jnp.sum(prec * square), 1e-30)
 
-        pairs = jax.tree.map(lambda a, s: (a, s), away, tree.double(q.std))
-        return self._rescaled(factor, pairs)
+        pairs = jax.tree.map(lambda a, s: (a, s), squares, tree.double(q.std))
+        return self._rescale(factor, pairs)
 
-    def _rescaled(self, factor: Any, told: PyTree) -> GaussianPrior:
-        """Precisions of learned leaves times `factor(prec, told)`: one number for each leaf."""
+    def _rescale(self, factor: Callable[[Array, PyTree], Array], stats: PyTree) -> GaussianPrior:
+        """Precisions of learned leaves times `factor(prec, stats)`: one number for each leaf."""
         leaves, treedef = jax.tree.flatten(self.prec)
-        facts = treedef.flatten_up_to(told)  # type: ignore[attr-defined]
+        of_leaves = treedef.flatten_up_to(stats)
         new = [
-            jnp.minimum(p * factor(p, fact), LEAST_SCALE**-2) if is_learned else p
-            for p, fact, is_learned in zip(leaves, facts, self.learned, strict=True)
+            jnp.minimum(p * factor(p, own), MIN_SCALE**-2) if is_learned else p
+            for p, own, is_learned in zip(leaves, of_leaves, self.learned, strict=True)
         ]
         return GaussianPrior(self.mean, jax.tree.unflatten(treedef, new), self.learned)

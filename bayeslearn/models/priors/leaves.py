@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +13,19 @@ from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import PyTree
 
-Groups = tuple[tuple[int, ...], ...]
 
-
-def _like(values: PyTree, params: PyTree) -> PyTree:
+def broadcast_like(values: PyTree, params: PyTree) -> PyTree:
     """`values` with the shape and dtype of each leaf of `params`."""
     return jax.tree.map(
         lambda w, v: jnp.broadcast_to(jnp.asarray(v, w.dtype), w.shape), params, values
     )
 
 
-def _spread(value: Any, params: PyTree, argument: str) -> PyTree:
-    """One number or array for each leaf of `params`."""
+def per_leaf(value: PyTree, params: PyTree, argument: str) -> PyTree:
+    """A number, name patterns or a pytree as one float64 array for each leaf of `params`."""
     leaves, treedef = jax.tree.flatten(params)
     names = tree.leaf_names(params)
-    structure: Any = jax.tree.structure(value)
+    structure = jax.tree.structure(value)
     if structure == jax.tree.structure(0.0):
         found = [value] * len(leaves)
     elif structure == treedef:
@@ -38,7 +35,7 @@ def _spread(value: Any, params: PyTree, argument: str) -> PyTree:
     else:
         refuse(
             argument,
-            Shown(f"a tree {jax.tree.structure(value)}"),
+            Shown(f"a tree {structure}"),
             f"be a number, a mapping of name patterns, or a tree like the parameters ({treedef})",
         )
     for name, leaf, number in zip(names, leaves, found, strict=True):
@@ -51,7 +48,10 @@ def _spread(value: Any, params: PyTree, argument: str) -> PyTree:
     return jax.tree.unflatten(treedef, [jnp.asarray(number, jnp.float64) for number in found])
 
 
-def _first_match(name: str, patterns: Mapping[str, Any], argument: str, names: list[str]) -> Any:
+def _first_match(
+    name: str, patterns: Mapping[str, PyTree], argument: str, names: list[str]
+) -> PyTree:
+    """The value of the first pattern that matches the name."""
     for pattern, number in patterns.items():
         if fnmatch.fnmatchcase(name, pattern):
             return number

@@ -1,32 +1,38 @@
-"""Priors as a person writes them; `bind(params)` fits one to a network."""
+"""Priors as a user writes them; `bind(params)` makes one for a network's parameters."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.models.priors.checks import _check_matrix, _check_numbers
+from bayeslearn.models.priors.base import Prior
+from bayeslearn.models.priors.checks import check_matrix, check_numbers
 from bayeslearn.models.priors.correlated import BlockPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
-from bayeslearn.models.priors.leaves import _like, _spread
+from bayeslearn.models.priors.leaves import broadcast_like, per_leaf
 from bayeslearn.models.priors.nongaussian import LaplacePrior, ScaleMixturePrior
 from bayeslearn.tree import PyTree
+
+# A number, numbers by name pattern, or a pytree like the network's parameters.
+LeafNumbers = ArrayLike | Mapping[str, ArrayLike] | PyTree
 
 
 class FanIn(eqx.Module):
     """`gain` / sqrt(fan-in) for weight matrices, `gain` for the rest; see `Normal.fan_in`."""
 
-    gain: Any = 1.0
+    gain: ArrayLike = 1.0
 
-    def spread(self, params: PyTree) -> PyTree:
+    def scales(self, params: PyTree) -> PyTree:
+        """The standard deviation of each leaf."""
         leaves, treedef = jax.tree.flatten(params)
         found = []
         for name, leaf in zip(tree.leaf_names(params), leaves, strict=True):
@@ -36,62 +42,78 @@ class FanIn(eqx.Module):
         return jax.tree.unflatten(treedef, found)
 
 
-class Normal(eqx.Module):
+class Normal(Prior):
     """A Gaussian prior; `scale` is a standard deviation.
 
-    `mean` and `scale` take a number (all weights alike), a mapping from name patterns to numbers
-    (`{"layers.0.*": 0.5, "*.bias": 10.0, "*": 1.0}`, the first match counts), or a pytree with
-    the structure of the network's parameters. `Normal.fan_in()` scales by the width of layers.
+    `mean` and `scale` take a number (the same for all weights), a mapping from name patterns to
+    numbers (`{"layers.0.*": 0.5, "*.bias": 10.0, "*": 1.0}`, the first match counts), or a pytree
+    with the structure of the network's parameters. `Normal.fan_in()` scales by the width of layers.
 
-    `cov` or `prec`, in the place of `scale`, is the covariance or precision matrix of all weights
-    of the network, in the order of `jax.flatten_util.ravel_pytree`; `mean` may then be a vector.
+    `cov` or `prec`, in place of `scale`, is the covariance or precision matrix of all weights of
+    the network, in the order of `jax.flatten_util.ravel_pytree`; `mean` may then be a vector.
 
-    With `learn=True` the scale is learned too, a factor of its own for each leaf, by empirical
-    Bayes: the best of the lower bound, s^2 = E_q[(w - mean)^2], between rounds of steps (for the
-    Laplace approximation the best of its evidence). `scale` is where it starts.
+    With `learn=True` the scale is learned too, one factor for each leaf, by empirical Bayes: it
+    maximises the lower bound, s^2 = E_q[(w - mean)^2], between rounds of steps (for the Laplace
+    approximation, its evidence). `scale` is the initial value.
     """
 
-    mean: Any = 0.0
-    scale: Any = 1.0
-    cov: Any = eqx.field(default=None, kw_only=True)
-    prec: Any = eqx.field(default=None, kw_only=True)
+    mean: LeafNumbers = 0.0
+    scale: LeafNumbers = 1.0
+    cov: ArrayLike | None = eqx.field(default=None, kw_only=True)
+    prec: ArrayLike | None = eqx.field(default=None, kw_only=True)
     learn: bool = eqx.field(default=False, kw_only=True, static=True)
 
     def __check_init__(self) -> None:
-        _check_numbers("mean", self.mean)
-        _check_numbers("scale", self.scale, "It is a standard deviation, e.g. scale=1.0.")
+        check_numbers("mean", self.mean)
+        check_numbers("scale", self.scale, "It is a standard deviation, e.g. scale=1.0.")
         if not isinstance(self.learn, bool):
             refuse("learn", self.learn, "be True or False")
         if self.cov is None and self.prec is None:
             return
         argument, matrix = ("prec", self.prec) if self.cov is None else ("cov", self.cov)
         if self.cov is not None and self.prec is not None:
-            refuse("prec", Shown("a matrix beside `cov`"), "be left out where `cov` is given")
+            refuse("prec", Shown("a matrix beside `cov`"), "be omitted if `cov` is given")
         if not (isinstance(self.scale, float) and self.scale == 1.0):
-            refuse("scale", self.scale, f"be left out where `{argument}` is given")
+            refuse("scale", self.scale, f"be omitted if `{argument}` is given")
         if self.learn:
-            refuse("learn", True, f"be left out where `{argument}` is given")
-        _check_matrix(argument, matrix)
+            refuse("learn", True, f"be omitted if `{argument}` is given")
+        check_matrix(argument, matrix)
 
     @classmethod
-    def fan_in(cls, gain: Any = 1.0, *, mean: Any = 0.0, learn: bool = False) -> Normal:
+    def fan_in(
+        cls, gain: ArrayLike = 1.0, *, mean: LeafNumbers = 0.0, learn: bool = False
+    ) -> Normal:
         """Standard deviation gain / sqrt(fan-in), so that no layer's outputs grow with its width.
 
         A leaf with two or more dimensions is a weight, (out, in) or (out, in, height, width), and
         its fan-in is the product of all dimensions but the first; for one named `kernel`
         (in, out), as in Flax and Keras, of all but the last. All other leaves (biases, scales)
-        have `gain` itself. Anything else can be said by name patterns: `Normal(scale={...})`.
+        have `gain` itself. For anything else use name patterns: `Normal(scale={...})`.
         """
         return cls(mean, FanIn(gain), learn=learn)
 
     def bind(self, params: PyTree) -> GaussianPrior | BlockPrior:
+        """The prior over a network's parameters."""
         if self.cov is not None or self.prec is not None:
             return self._bind_matrix(params)
-        is_fan_in = isinstance(self.scale, FanIn)
-        scale = self.scale.spread(params) if is_fan_in else _spread(self.scale, params, "scale")
+        if isinstance(self.scale, FanIn):
+            scale = self.scale.scales(params)
+        else:
+            scale = per_leaf(self.scale, params, "scale")
         learned = (True,) * len(jax.tree.leaves(params)) if self.learn else ()
         prec = jax.tree.map(lambda s: 1.0 / s**2, scale)
-        return GaussianPrior(_spread(self.mean, params, "mean"), prec, learned)
+        return GaussianPrior(per_leaf(self.mean, params, "mean"), prec, learned)
+
+    def restrict(self, params: PyTree, chosen: tuple[bool, ...]) -> Self:
+        """The prior for the chosen leaves of `params` alone."""
+        if self.cov is not None or self.prec is not None:
+            refuse(
+                "prior",
+                Shown("a matrix over all weights"),
+                "be independent for each weight if `bayesian` selects some of them",
+                "Give `scale`.",
+            )
+        return super().restrict(params, chosen)
 
     def _bind_matrix(self, params: PyTree) -> BlockPrior:
         argument = "prec" if self.cov is None else "cov"
@@ -103,49 +125,50 @@ class Normal(eqx.Module):
             refuse(
                 argument,
                 Shown(f"shape {matrix.shape}"),
-                f"be ({k}, {k}), as many as the network has weights",
+                f"be ({k}, {k}), the number of weights of the network",
                 f"Their order is {names}, each leaf row by row.",
             )
         prec = np.linalg.inv(matrix) if argument == "cov" else matrix
         if np.ndim(self.mean) == 1 and np.size(self.mean) == k:
             mean = tree.unraveler(params)(jnp.asarray(self.mean, jnp.float64))
         else:
-            mean = _like(_spread(self.mean, params, "mean"), tree.double(params))
+            mean = broadcast_like(per_leaf(self.mean, params, "mean"), tree.double(params))
         groups = (tuple(range(len(jax.tree.leaves(params)))),)
         return BlockPrior.from_precs(mean, (jnp.asarray(0.5 * (prec + prec.T)),), groups)
 
 
-class Laplace(eqx.Module):
-    """A double exponential for each weight, exp(-|w - mean| / scale) / (2 scale): favours zeros.
+class Laplace(Prior):
+    """A Laplace distribution for each weight, exp(-|w - mean| / scale) / (2 scale): favours zeros.
 
     Its standard deviation is sqrt(2) `scale`. Both arguments take what those of `Normal` take.
     """
 
-    mean: Any = 0.0
-    scale: Any = 1.0
+    mean: LeafNumbers = 0.0
+    scale: LeafNumbers = 1.0
 
     def __check_init__(self) -> None:
-        _check_numbers("mean", self.mean)
-        _check_numbers("scale", self.scale, "The standard deviation is sqrt(2) times it.")
+        check_numbers("mean", self.mean)
+        check_numbers("scale", self.scale, "The standard deviation is sqrt(2) times it.")
 
     def bind(self, params: PyTree) -> LaplacePrior:
+        """The prior over a network's parameters."""
         return LaplacePrior(
-            _spread(self.mean, params, "mean"), _spread(self.scale, params, "scale")
+            per_leaf(self.mean, params, "mean"), per_leaf(self.scale, params, "scale")
         )
 
 
-class ScaleMixture(eqx.Module):
+class ScaleMixture(Prior):
     """Each weight from N(0, scales[j]^2) with probability weights[j] (Blundell et al. 2015).
 
-    A wide and a very narrow one say that most weights are nearly zero and a few are not.
+    A wide and a very narrow component express that most weights are nearly zero.
     """
 
-    scales: Any = (1.0, 0.0025)
-    weights: Any = (0.5, 0.5)
+    scales: ArrayLike | tuple[float, ...] = (1.0, 0.0025)
+    weights: ArrayLike | tuple[float, ...] = (0.5, 0.5)
 
     def __check_init__(self) -> None:
         for name in ("scales", "weights"):
-            _check_numbers(name, getattr(self, name), "Such as scales=(1.0, 0.0025).", True)
+            check_numbers(name, getattr(self, name), "Such as scales=(1.0, 0.0025).", True)
         scales, weights = np.asarray(self.scales), np.asarray(self.weights)
         if scales.ndim != 1 or weights.shape != scales.shape:
             refuse("weights", self.weights, f"be as many numbers as scales ({scales.size})")
@@ -153,25 +176,7 @@ class ScaleMixture(eqx.Module):
             refuse("weights", self.weights, "add up to one")
 
     def bind(self, params: PyTree) -> ScaleMixturePrior:
+        """The prior over a network's parameters."""
         weights = jnp.asarray(self.weights, jnp.float64)
         scales = jnp.asarray(self.scales, jnp.float64)
         return ScaleMixturePrior(scales, weights / jnp.sum(weights))
-
-
-def restricted(prior: Any, params: PyTree, chosen: tuple[bool, ...]) -> Any:
-    """The prior as written, for the chosen leaves of `params` alone."""
-    if getattr(prior, "cov", None) is not None or getattr(prior, "prec", None) is not None:
-        refuse(
-            "prior",
-            Shown("a matrix over all weights"),
-            "be independent for each weight where `bayesian` names some of them",
-            "Give `scale`.",
-        )
-    structure: Any = jax.tree.structure(params)
-    values = {field.name: getattr(prior, field.name) for field in dataclasses.fields(prior)}
-    trees = {
-        name: tree.select(value, chosen)
-        for name, value in values.items()
-        if len(chosen) > 1 and structure == jax.tree.structure(value)
-    }
-    return dataclasses.replace(prior, **trees)

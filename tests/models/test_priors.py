@@ -18,7 +18,6 @@ from bayeslearn import tree
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, Point
 from bayeslearn.gradients import whitened
-from bayeslearn.inference import fitting
 from bayeslearn.models.priors import correlated, gaussian
 
 NAMES = list(bl.ALGORITHMS)

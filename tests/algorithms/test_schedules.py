@@ -1,4 +1,4 @@
-"""Step sizes that fall to nothing over a run, and runs that are hastened once they rest."""
+"""Step sizes that decay to zero over a run, and decays that are shortened at convergence."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
+from interruption import Killed, kill_after
 
 import bayeslearn as bl
 from bayeslearn.algorithms.gaussian import draw_shrinkage
-from bayeslearn.inference import fitting
-from bayeslearn.storage import checkpoints
+from bayeslearn.inference import phases, run
 
-HASTENED = "its step size then fell to nothing by"
-
-
-class Cut(BaseException):
-    """A process that ends there."""
+SHORTENED = "its step size then decayed to zero by"
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +22,12 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def rested(problem):
+def converged(problem):
     return fit(problem)
 
 
 def fit(problem, **options):
-    """A run that is soon thought to rest."""
+    """A run that is soon taken for converged."""
     data = problem.x, problem.y
     return bl.fit(
         problem.model,
@@ -48,10 +44,10 @@ def rates(algorithm, counts):
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_step_size_falls_to_nothing_over_the_run():
-    algorithm = bl.BayesByBackprop(learning_rate=0.5).over(100)
+def test_the_step_size_decays_to_zero_over_the_run():
+    algorithm = bl.BayesByBackprop(learning_rate=0.5).with_run_length(100)
     np.testing.assert_allclose(rates(algorithm, (0, 50, 99, 200)), [0.5, 0.25, 0.005, 0.005])
-    steep = bl.NGVI(learning_rate=0.5, power=2.0).over(100)
+    steep = bl.NGVI(learning_rate=0.5, power=2.0).with_run_length(100)
     np.testing.assert_allclose(rates(steep, (0, 50)), [0.5, 0.125])
     assert rates(bl.NGVI(learning_rate=0.5), (0, 50)) == [0.5, 0.5]  # of no known length
 
@@ -89,11 +85,11 @@ def test_the_largest_block_says_how_many_draws():
         assert bl.MGVB(num_draws=4).draws(Frame) == 4
 
 
-def test_a_run_that_rests_is_hastened(rested):
-    assert HASTENED in rested.stopped
-    steps = rested.trace["eval_step"]
+def test_the_decay_of_a_converged_run_is_shortened(converged):
+    assert SHORTENED in converged.stopped
+    steps = converged.trace["eval_step"]
     assert steps[-1] < bl.BayesByBackprop.auto_steps
-    assert rested.stopped.endswith(f"{HASTENED} {steps[-1]}.")
+    assert converged.stopped.endswith(f"{SHORTENED} {steps[-1]}.")
 
 
 def test_a_run_of_given_length_is_not(problem):
@@ -103,23 +99,18 @@ def test_a_run_of_given_length_is_not(problem):
     assert posterior.stopped == "All 300 steps were done."
 
 
-@pytest.mark.parametrize("looks", [-4, -1])
-def test_a_hastened_run_cut_anywhere_ends_the_same(problem, rested, tmp_path, monkeypatch, looks):
-    look, seen = checkpoints.Keeper.look, []
-
-    def cut(self, name, *arguments):
-        look(self, name, *arguments)
-        seen.append(name)
-        if seen.count("main") == len(rested.trace["eval_step"]) + looks:
-            raise Cut
-
-    monkeypatch.setattr(checkpoints.Keeper, "look", cut)
-    with pytest.raises(Cut):
-        fit(problem, checkpoint=bl.Checkpoint(tmp_path / "r", every=100))
+@pytest.mark.parametrize("before_the_end", [4, 1])
+def test_a_shortened_run_killed_anywhere_ends_the_same(
+    problem, converged, tmp_path, monkeypatch, before_the_end
+):
+    kill_after(len(converged.trace["eval_step"]) - before_the_end, monkeypatch)
+    with pytest.raises(Killed):
+        fit(problem, checkpoint=bl.Checkpoint(tmp_path / "run", every=100))
     monkeypatch.undo()
-    again = bl.resume(tmp_path / "r", (problem.x, problem.y))
-    assert again.stopped == rested.stopped
-    for a, b in zip(jax.tree.leaves(again.family), jax.tree.leaves(rested.family), strict=True):
+    again = bl.resume(tmp_path / "run", (problem.x, problem.y))
+    assert again.stopped == converged.stopped
+    leaves = jax.tree.leaves(again.family), jax.tree.leaves(converged.family)
+    for a, b in zip(*leaves, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -127,13 +118,17 @@ def test_a_warm_start_is_what_the_method_gives_on_its_own(problem, monkeypatch):
     data = problem.x, problem.y
     alone = bl.fit(problem.model, "bayes-by-backprop", data, seed=0)
     seen = {}
-    optimise = fitting._optimise
+    optimize = run.optimize
 
-    def watch(setting, algorithm, start, warm, *arguments, **options):
-        seen[setting.phase] = warm
-        return optimise(setting, algorithm, start, warm, *arguments, **options)
+    def watch(context, algorithm, params, start, *arguments, **options):
+        seen[context.phase] = start
+        if context.phase == "main":
+            raise Killed
+        return optimize(context, algorithm, params, start, *arguments, **options)
 
-    monkeypatch.setattr(fitting, "_optimise", watch)
-    bl.fit(problem.model, bl.NGVI(), data, seed=0, num_steps=2)
+    monkeypatch.setattr(run, "optimize", watch)
+    monkeypatch.setattr(phases, "optimize", watch)
+    with pytest.raises(Killed):
+        bl.fit(problem.model, bl.NGVI(), data, seed=0)
     for a, b in zip(jax.tree.leaves(seen["main"].q), jax.tree.leaves(alone.family), strict=True):
         np.testing.assert_array_equal(a, b)

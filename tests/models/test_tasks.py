@@ -12,7 +12,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from networks import tasks
+import tasks
 
 import bayeslearn as bl
 

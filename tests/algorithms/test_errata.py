@@ -23,7 +23,7 @@ from scipy import special, stats
 from bayeslearn.algorithms.hmc import leapfrog
 from bayeslearn.algorithms.metropolis_hastings import log_ratio
 from bayeslearn.algorithms.ng_bbvi import adam
-from bayeslearn.algorithms.vadam import Correction, spread, vadam_update
+from bayeslearn.algorithms.vadam import Correction, std_from_scale, vadam_update
 from bayeslearn.algorithms.vogn import vogn_update
 from bayeslearn.geometry import natural, spd
 
@@ -657,7 +657,7 @@ def test_von_standard_deviation(problem):
     share = PRIOR_PREC / rows
     s = np.diag(problem.x.T @ problem.x) / NOISE**2 / rows
     exact = np.diag(problem.prec) ** -0.5
-    right = np.asarray(spread(s, np.full(4, share), np.float64(rows)))
+    right = np.asarray(std_from_scale(s, np.full(4, share), np.float64(rows)))
     np.testing.assert_allclose(right, exact, rtol=1e-12)
     printed = 1 / (rows * (s + share) ** 0.5)
     np.testing.assert_allclose(exact / printed, np.sqrt(rows), rtol=1e-12)

@@ -1,0 +1,41 @@
+"""Columns to mean 0 and standard deviation 1, and back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+ROUNDING = 16 * np.finfo(np.float64).eps  # a column whose std is this fraction of its size is flat
+
+
+class Scaling(NamedTuple):
+    """Mean and scale of each column; a constant column is only shifted."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, table: np.ndarray, weight: np.ndarray) -> Scaling:
+        """The scaling of (rows, columns), or of (rows,), of which each row counts `weight` times."""
+        largest = np.max(np.abs(table), axis=0)
+        unit = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers stay finite
+        fraction = weight / np.sum(weight)
+        mean = fraction @ (table / unit)
+        std = np.sqrt(fraction @ (table / unit - mean) ** 2)
+        return cls(mean * unit, np.where(std > ROUNDING, std * unit, 1.0))
+
+    def apply(self, table: np.ndarray) -> np.ndarray:
+        """In units of the scale, around the mean."""
+        return (table - self.mean) / self.scale
+
+    def undo(self, table: np.ndarray) -> np.ndarray:
+        """Back in the units of the data."""
+        return table * self.scale + self.mean
+
+
+class TableScaling(NamedTuple):
+    """Of x, and of y where it is numeric."""
+
+    x: Scaling
+    y: Scaling | None = None

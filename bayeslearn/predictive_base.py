@@ -1,0 +1,135 @@
+"""What every predictive distribution answers, and what follows from it."""
+
+from __future__ import annotations
+
+import abc
+import numbers
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from bayeslearn.errors import NotAvailableError, refuse
+from bayeslearn.tree import Array
+
+
+class PredictiveBase(abc.ABC):
+    """The predictive distribution at each of some rows (abstract).
+
+    Attributes:
+        kind: "regression" or "classification".
+        is_discrete: whether observations are whole numbers.
+        num_rows, num_samples: rows, and draws of the weights behind the predictions.
+    """
+
+    kind: str
+    is_discrete: bool
+    num_rows: int
+    num_samples: int
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
+
+    # Moments and probabilities
+
+    @property
+    @abc.abstractmethod
+    def mean(self) -> np.ndarray:
+        """Predictive mean, shaped like y; for classification the class probabilities."""
+
+    @property
+    @abc.abstractmethod
+    def epistemic(self) -> np.ndarray:
+        """Epistemic uncertainty: variance of the mean, or mutual information."""
+
+    @property
+    @abc.abstractmethod
+    def aleatoric(self) -> np.ndarray:
+        """Aleatoric uncertainty: noise variance, or mean entropy."""
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Class probabilities (rows, classes), averaged over the draws."""
+        self.not_available("probs", "classification")
+
+    @property
+    def total(self) -> np.ndarray:
+        """epistemic + aleatoric: the predictive variance, or the predictive entropy."""
+        return self.epistemic + self.aleatoric
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of a new observation (of each class's indicator, for classification)."""
+        if self.kind == "classification":
+            return self.probs * (1.0 - self.probs)
+        return self.total
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of a new observation."""
+        return np.sqrt(self.variance)
+
+    @abc.abstractmethod
+    def covariance(self) -> np.ndarray:
+        """Covariance of a new observation's columns (classes): (rows, columns, columns)."""
+
+    # The whole distribution
+
+    @abc.abstractmethod
+    def align_y(self, y: Any) -> np.ndarray:
+        """Observations checked and shaped as the predictions are."""
+
+    @abc.abstractmethod
+    def log_prob(self, y: Any) -> np.ndarray:
+        """log p(y) of each row, the average taken over draws inside the logarithm."""
+
+    @abc.abstractmethod
+    def log_prob_by_draw(self, y: Any) -> np.ndarray:
+        """log p(y) of each row under each draw of the weights: (draws, rows)."""
+
+    @abc.abstractmethod
+    def quantiles(self, qs: Sequence[float]) -> list[np.ndarray]:
+        """Several quantiles of a new observation, for which the network is evaluated once."""
+
+    @abc.abstractmethod
+    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+        """`cdf` at several y of each row, for which the network is evaluated once."""
+
+    @abc.abstractmethod
+    def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
+        """New observations (num, rows, ...): a draw of the weights, then of the noise."""
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval for a new observation."""
+        check_level(level)
+        tail = (1.0 - level) / 2.0
+        lower, upper = self.quantiles([tail, 1.0 - tail])
+        return lower, upper
+
+    def quantile(self, q: float) -> np.ndarray:
+        """Quantile of a new observation: the mixture over draws, inverted exactly.
+
+        Of a count it is the least whole number that reaches q. A custom likelihood's is estimated
+        from 4096 samples.
+        """
+        if not isinstance(q, numbers.Real) or not 0 < q < 1:
+            refuse("q", q, "be between 0 and 1")
+        return self.quantiles([q])[0]
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probability of a new observation at or below y (its PIT value)."""
+        return self.cdfs([y])[0]
+
+    def not_available(self, what: str, kind: str) -> NoReturn:
+        """The error of a quantity that needs the other kind of model."""
+        instead = "Use `probs`." if kind == "regression" else "Use `mean` and `std`."
+        raise NotAvailableError(
+            f"{what} needs a {kind} model; this predictive is for {self.kind}. {instead}"
+        )
+
+
+def check_level(level: float) -> None:
+    """Refuse what is not a probability."""
+    if not isinstance(level, numbers.Real) or not 0 < level < 1:
+        refuse("level", level, "be between 0 and 1, such as 0.9")
