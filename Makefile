@@ -22,10 +22,11 @@ demo: $(READY)
 # the long ones are a run of their own, in which it is repaid.
 test: lint
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -n auto --dist loadgroup --slow none
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n auto --dist loadgroup --slow part -m slow
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadgroup --slow all
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -n auto --dist loadgroup --slow none
+	$(BIN)/python -m pytest -n auto --dist loadgroup --slow all -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,18 +12,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bayeslearn import forking as _forking  # watches for forks from the first import on
+
 __version__ = "0.1.0"
+_forking.watch()
 
 _ALGORITHMS = (
     "BBVI",
     "BayesByBackprop",
     "Conjugate",
     "EMGVB",
+    "Ensemble",
     "HMC",
     "Laplace",
+    "MAMS",
     "MAP",
+    "MCLMC",
     "MCDropout",
     "MGVB",
+    "MILE",
     "MetropolisHastings",
     "NGBBVI",
     "NGVI",
@@ -111,8 +118,11 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import BBVI as BBVI
     from bayeslearn.algorithms import EMGVB as EMGVB
     from bayeslearn.algorithms import HMC as HMC
+    from bayeslearn.algorithms import MAMS as MAMS
     from bayeslearn.algorithms import MAP as MAP
+    from bayeslearn.algorithms import MCLMC as MCLMC
     from bayeslearn.algorithms import MGVB as MGVB
+    from bayeslearn.algorithms import MILE as MILE
     from bayeslearn.algorithms import NGBBVI as NGBBVI
     from bayeslearn.algorithms import NGVI as NGVI
     from bayeslearn.algorithms import NUTS as NUTS
@@ -122,6 +132,7 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import Algorithm as Algorithm
     from bayeslearn.algorithms import BayesByBackprop as BayesByBackprop
     from bayeslearn.algorithms import Conjugate as Conjugate
+    from bayeslearn.algorithms import Ensemble as Ensemble
     from bayeslearn.algorithms import Laplace as Laplace
     from bayeslearn.algorithms import MCDropout as MCDropout
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings

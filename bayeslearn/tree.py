@@ -33,6 +33,16 @@ def _step_name(step: object) -> str:
     return str(step)
 
 
+def has_structure(values: PyTree, like: PyTree) -> bool:
+    """Whether two trees have the same structure; their leaves may differ in shape."""
+    return bool(jax.tree.structure(values) == jax.tree.structure(like))  # type: ignore[operator]
+
+
+def flatten_up_to(like: PyTree, values: PyTree) -> list[PyTree]:
+    """The subtrees of `values` at the leaves of `like`."""
+    return jax.tree.structure(like).flatten_up_to(values)  # type: ignore[attr-defined]
+
+
 def size(params: PyTree) -> int:
     """Number of weights (works on shapes, so also on tracers)."""
     return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(params))

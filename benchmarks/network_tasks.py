@@ -3,7 +3,7 @@
     python benchmarks/network_tasks.py run [--rows 40 300] [--seeds 0 1 2] [--networks CNN ...]
     python benchmarks/network_tasks.py table
 
-The tasks of tests/networks/tasks.py, 1000 test rows. For each network, number of training rows and
+The tasks of tests/tasks.py, 1000 test rows. For each network, number of training rows and
 seed: mean test log-likelihood and calibration error (expected calibration error for classes; the
 mean over levels 0.1 to 0.9 of |coverage - level| for numbers) of MAP, VOGN, Bayes by Backprop, HMC
 and MC dropout, whose keep is chosen on three folds of the training rows. Defaults otherwise. One
@@ -22,7 +22,7 @@ import numpy as np
 from faithfulness import write_cell
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from networks import tasks
+import tasks
 
 RESULTS = Path(__file__).parent / "results" / "network_tasks"
 LEVELS = np.arange(1, 10) / 10
@@ -40,7 +40,7 @@ def run_cell(name: str, rows: int, seed: int) -> None:
     path = RESULTS / f"{name}__{rows}__{seed}.json"
     if path.exists():
         return
-    from networks.test_tasks import ALGORITHMS, fitted
+    from models.test_tasks import ALGORITHMS, fitted
 
     found = {"network": name, "rows": rows, "seed": seed, "methods": {}}
     began = time.perf_counter()

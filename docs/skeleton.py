@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 
-from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.models.target import Target
@@ -36,18 +36,15 @@ def ascend(position: PyTree, gradient: PyTree, rate: Array) -> PyTree:
     return jax.tree.map(lambda w, g: w + (rate * g).astype(w.dtype), position, gradient)
 
 
-class SkeletonMAP(Algorithm):
+class SkeletonMAP(Algorithm):  # `ModeStart` in its place starts from the mode
     """The mode of the posterior, by plain gradient ascent."""
 
     name: ClassVar[str] = "skeleton-map"  # on the command line and in `bl.ALGORITHMS`
     title: ClassVar[str] = "gradient ascent to the mode"  # one line for tables
-    has_lower_bound: ClassVar[bool] = False  # a point has no lower bound; see `Algorithm`
-    shown: ClassVar[tuple[str, ...]] = ("log_joint",)  # fields of Info on the progress line
+    capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False)  # a point has none
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_joint",))  # shown while it runs
 
     learning_rate: float = hyper(0.1, "step on the log-joint divided by the data's size", above=0)
-
-    def warm_start(self) -> None:  # left out, an algorithm starts from a MAP
-        return None
 
     def init(self, key: Array, target: Target, params: PyTree) -> SkeletonMAPState:
         return SkeletonMAPState(params)

@@ -42,13 +42,21 @@ SAMPLERS = {
 }
 
 
+# Those that there were when the fixtures were written.
+ALGORITHMS = (
+    *("map", "mc-dropout", "bayes-by-backprop", "metropolis-hastings", "hmc", "nuts"),
+    *("natural-gradient", "bbvi", "ng-bbvi", "ngvi", "von", "vadam", "vogn", "qbvi", "mgvb"),
+    *("emgvb", "laplace", "conjugate"),
+)
+
+
 def _algorithm(name: str) -> Callable[[], bl.Algorithm]:
     return lambda: bl.ALGORITHMS[name](**SAMPLERS.get(name, {}))
 
 
 def _cases() -> dict[str, Case]:
     cases = {}
-    for name in bl.ALGORITHMS:
+    for name in ALGORITHMS:
         linear = {"network": lambda: networks.MLP([])} if name == "conjugate" else {}
         cases[f"algorithm {name}"] = Case(_algorithm(name), is_resumed=True, **linear)
     for name in ("map", "vogn", "hmc", "bayes-by-backprop"):

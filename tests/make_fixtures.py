@@ -37,8 +37,8 @@ def _cut(run: Path) -> None:
     for name in names[: max(1, len(names) // 2) - 1]:
         shutil.rmtree(run / name)
     (last,) = [path for path in run.iterdir() if path.name.startswith("checkpoint-")]
-    told = json.loads((last / "manifest.json").read_text())["description"]
-    used = {ref[0] for ref in (*told["finished"].values(), *told["parts"])}
+    description = json.loads((last / "manifest.json").read_text())["description"]
+    used = {ref[0] for ref in (*description["finished"].values(), *description["parts"])}
     for path in list(run.iterdir()):
         if path.name.startswith("part-") and path.name not in used:
             shutil.rmtree(path)

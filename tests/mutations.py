@@ -59,5 +59,7 @@ def with_checksums(manifest, content):
     digest = hashlib.sha256(content).hexdigest()
     manifest["files"] = {folders.ARRAYS: {"size": len(content), "sha256": digest}}
     with contextlib.suppress(SafetensorError):
-        manifest["arrays"] = {name: folders._told(array) for name, array in parse(content).items()}
+        manifest["arrays"] = {
+            name: folders.array_entry(array) for name, array in parse(content).items()
+        }
     return manifest

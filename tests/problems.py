@@ -60,11 +60,16 @@ def small_model(likelihood: bl.likelihoods.Likelihood | None = None) -> bl.Model
     return bl.Model(bl.networks.MLP([5]), likelihood or bl.likelihoods.Gaussian())
 
 
-# Cheap settings for tests that look at structure and not at statistics.
+# Composites are made of runs of other algorithms, and have no step of their own.
+STEPPING = [name for name, cls in bl.ALGORITHMS.items() if not cls.capabilities.is_composite]
+
+# Cheap settings for tests of structure and not of statistics.
 QUICK = {
     "metropolis-hastings": {"num_warmup": 60, "num_samples": 20, "thin": 2},
     "hmc": {"num_warmup": 30, "num_samples": 20, "max_leapfrog": 8},
     "nuts": {"num_warmup": 30, "num_samples": 20, "max_doublings": 3},
+    "mclmc": {"num_warmup": 30, "num_samples": 20, "thin": 2},
+    "mams": {"num_warmup": 30, "num_samples": 20, "max_steps": 8},
 }
 
 

@@ -16,6 +16,7 @@ import bayeslearn as bl
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?")
+LONG_PAGE = pytest.mark.slow(reason="the page fits for minutes")
 # Pages that speak of the reader's own data.
 TABLE = """
 import bayeslearn as bl
@@ -46,7 +47,7 @@ def pages():
     for page in found:
         name = page.relative_to(DOCS).as_posix()
         is_long = name.startswith("examples/") or name in LONG
-        yield pytest.param(page, id=name, marks=[pytest.mark.slow] if is_long else [])
+        yield pytest.param(page, id=name, marks=[LONG_PAGE] if is_long else [])
 
 
 def same(printed, shown):
@@ -82,8 +83,8 @@ def run(tmp_path, monkeypatch):
 def test_code_runs_and_prints_what_the_page_says(page, run):
     results, _ = run(page)
     for ran in results:
-        told = f"printed:\n{ran.printed}\nshown:\n{ran.shown}"
-        assert ran.shown is None or same(ran.printed, ran.shown), told
+        shown = f"printed:\n{ran.printed}\nshown:\n{ran.shown}"
+        assert ran.shown is None or same(ran.printed, ran.shown), shown
 
 
 def test_words_are_compared():
@@ -98,10 +99,10 @@ def test_every_algorithm_has_its_page(name):
     headings = ["Example", "Equations", "Options", "When it fails", "Cost"]
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == headings
     filled = hooks.fill(text)
-    for option, told in bl.algorithms.hyper_parameters(bl.ALGORITHMS[name]).items():
+    for option, metadata in bl.algorithms.hyper_parameters(bl.ALGORITHMS[name]).items():
         row = next(line for line in filled.splitlines() if line.startswith(f"| `{option}` |"))
-        assert repr(told["default"]) in row
-        assert told["doc"].partition("|")[0] in row
+        assert repr(metadata["default"]) in row
+        assert metadata["doc"].partition("|")[0] in row
     assert "<!--" not in filled
     assert f"algorithms/{name}.md" in (ROOT / "mkdocs.yml").read_text()
 
@@ -127,7 +128,7 @@ def test_only_helpers_are_left_out_of_the_api_reference():
 
 def test_the_page_on_writing_algorithms_keeps_the_contract(run, x64, monkeypatch):
     import problems
-    import test_contract
+    from algorithms import test_contract
 
     _, names = run(DOCS / "own_algorithm.md", num_blocks=1)
     monkeypatch.setitem(bl.ALGORITHMS, "langevin", names["Langevin"])

@@ -35,8 +35,8 @@ def test_quick_start_runs(capsys):
     (code,) = blocks("python")
     scope = {}
     exec(compile(code, "README.md", "exec"), scope)
-    told = capsys.readouterr().out
-    assert "elbo" in told
+    printed = capsys.readouterr().out
+    assert "elbo" in printed
     # Held-out rows: 89. A right 90 % interval covers 70 of them or fewer once in 900 runs.
     assert bl.metrics.coverage(scope["predictive"], scope["y_new"], level=0.9) > 70 / 89
     assert bl.metrics.rmse(scope["predictive"], scope["y_new"]) < 1.0  # better than the mean

@@ -5,12 +5,16 @@ from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 from bayeslearn.algorithms.bbvi import BBVI
 from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.algorithms.emgvb import EMGVB
+from bayeslearn.algorithms.ensemble import Ensemble
 from bayeslearn.algorithms.hmc import HMC
 from bayeslearn.algorithms.laplace import Laplace
+from bayeslearn.algorithms.mams import MAMS
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mc_dropout import MCDropout
+from bayeslearn.algorithms.mclmc import MCLMC
 from bayeslearn.algorithms.metropolis_hastings import MetropolisHastings
 from bayeslearn.algorithms.mgvb import MGVB
+from bayeslearn.algorithms.mile import MILE
 from bayeslearn.algorithms.natural_gradient import NaturalGradient
 from bayeslearn.algorithms.ng_bbvi import NGBBVI
 from bayeslearn.algorithms.ngvi import NGVI
@@ -24,11 +28,15 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: algorithm
     for algorithm in (
         MAP,
+        Ensemble,
+        MILE,
         MCDropout,
         BayesByBackprop,
         MetropolisHastings,
         HMC,
         NUTS,
+        MCLMC,
+        MAMS,
         NaturalGradient,
         BBVI,
         NGBBVI,
@@ -49,8 +57,11 @@ __all__ = [
     "BBVI",
     "EMGVB",
     "HMC",
+    "MAMS",
     "MAP",
+    "MCLMC",
     "MGVB",
+    "MILE",
     "NGBBVI",
     "NGVI",
     "NUTS",
@@ -60,6 +71,7 @@ __all__ = [
     "Algorithm",
     "BayesByBackprop",
     "Conjugate",
+    "Ensemble",
     "Laplace",
     "MCDropout",
     "MetropolisHastings",

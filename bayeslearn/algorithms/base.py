@@ -1,22 +1,22 @@
 """The contract: an algorithm is a frozen dataclass of hyper-parameters with pure methods.
 
     init(key, target, params)            -> state          what the next step needs
-    step(key, target, state, batch)      -> state, info    info: scalars for a person or a plot
+    step(key, target, state, batch)      -> state, info    info: scalars for progress and plots
     approximation(target, state, draws)  -> family         the q it has learned, or the draws
-    position(state)                      -> params         the draw that a sampler's step gives
+    position(state)                      -> params         the draw of a sampler's step
 
 These four are required (`position` of samplers only). `capabilities` says what the method needs
 and can do, `info_fields` which scalars are reported where; the other methods of the class are
 optional hooks with a default. Numbers are dynamic: another learning rate does not recompile. Sizes,
-names and functions are static. Fields are declared with `hyper`, which holds their documentation
-and their check.
+names and functions are static. Fields are declared with `hyper`, with their documentation and
+their check.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -44,9 +44,9 @@ def hyper(
 ) -> Any:
     """A documented, checked hyper-parameter.
 
-    Floats are dynamic; ints, strings, flags and whatever is `free` (functions, mappings) are
-    static. `optional` also allows None; `real` says that a number whose default is None is not
-    a count, and dynamic.
+    Floats are dynamic; ints, strings, flags and `free` values (functions, mappings) are static.
+    `optional` also allows None; `real` marks a number whose default is None as dynamic, not a
+    count.
     """
     dynamic = isinstance(default, float) or real
     check = {
@@ -68,7 +68,7 @@ def hyper(
 
 
 class Capabilities(NamedTuple):
-    """What a method needs and can do. Drives refusals, the common tests and the tables."""
+    """What a method needs and can do; used in refusals, the common tests and tables."""
 
     is_sampler: bool = False
     needs_gradient: bool = True  # of the model, in its own steps
@@ -77,15 +77,17 @@ class Capabilities(NamedTuple):
     needs_linear_model: bool = False  # linear in its weights, Gaussian noise
     takes_minibatches: bool = True
     has_lower_bound: bool = True
-    accepts_initial_gaussian: bool = False  # can start at a Gaussian in place of its warm start
-    supports_multistart: bool = False  # its optimum depends on where it starts
+    accepts_initial_gaussian: bool = False  # can start at a Gaussian instead of its warm start
+    supports_multistart: bool = False  # its optimum depends on the start
+    is_composite: bool = False  # made of runs of other methods; it has no step of its own
 
 
 class InfoFields(NamedTuple):
-    """Fields of a method's Info: on the progress line, and computed at evaluations only."""
+    """Fields of a method's Info: shown while it runs, evaluated seldom, or counted."""
 
     progress: tuple[str, ...] = ()
     evaluation_only: tuple[str, ...] = ()  # each would need a pass over all weights per step
+    counts: tuple[str, ...] = ()  # summed, not averaged, over the steps of a thinned draw
 
 
 class Algorithm(eqx.Module):
@@ -95,9 +97,9 @@ class Algorithm(eqx.Module):
     title: ClassVar[str]  # one line for tables
     capabilities: ClassVar[Capabilities] = Capabilities()
     info_fields: ClassVar[InfoFields] = InfoFields()
-    auto_steps: ClassVar[int] = 5000  # what num_steps="auto" means; 1 for closed forms
+    auto_steps: ClassVar[int] = 5000  # num_steps="auto"; 1 for closed forms
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         lines = [
             f"    {key}: {value.metadata['doc']} (default {value.metadata['default']!r})"
@@ -125,24 +127,24 @@ class Algorithm(eqx.Module):
         raise NotImplementedError
 
     def approximation(self, target: Target, state: PyTree, draws: PyTree | None = None) -> Family:
-        """The q that the state stands for; of a sampler, the draws."""
+        """The q of the state; of a sampler, the draws."""
         raise NotImplementedError
 
     def position(self, state: PyTree) -> PyTree:
-        """The draw that a sampler's state stands for."""
+        """The draw of a sampler's state."""
         return state.position
 
     # The start
 
     def check(self, target: Target, params: PyTree) -> None:
-        """Refuse a model this method cannot serve; called by `fit` before any work."""
+        """Refuse a model that the method does not support; called by `fit` before any work."""
 
     def warm_start(self) -> Algorithm | None:
         """The algorithm whose result this one starts from; None to start from the network."""
         return None
 
     def init_from(self, key: Array, target: Target, q: Family) -> PyTree:
-        """The state at the warm start's result; methods that can also take over its scales do."""
+        """The first state at the warm start's result; by default at its mean."""
         return self.init(key, target, q.mean)
 
     # The schedule
@@ -158,8 +160,8 @@ class Algorithm(eqx.Module):
 
     @property
     def can_shorten_steps(self) -> bool:
-        """Whether a run that diverges can go on with shorter steps."""
-        return hasattr(self, "learning_rate")
+        """Whether a run that diverges can continue with a smaller learning rate."""
+        return any(field.name == "learning_rate" for field in dataclasses.fields(self))
 
     def with_shorter_steps(self, scale: float) -> Self:
         """This algorithm with its learning rate times `scale`."""
@@ -169,15 +171,15 @@ class Algorithm(eqx.Module):
     # The result
 
     def objective(self, key: Array, target: Target, state: PyTree) -> dict[str, Array] | None:
-        """What an evaluation reports in place of the lower bound by draws of q.
+        """What an evaluation reports instead of a Monte-Carlo lower bound.
 
         "objective" and its Monte-Carlo "error", and further metrics by name. None: the lower
-        bound, or the log-joint at q's mean where the method has none.
+        bound, or the log-joint at q's mean if the method has none.
         """
         return None
 
     def bind_state(self, target: Target, state: PyTree) -> Target:
-        """The target at this state; another one where the steps move a part of it."""
+        """The target at this state; a different one if the steps also train frozen leaves."""
         return target
 
     def predictive_target(self, target: Target, q: Family) -> Target:
@@ -185,12 +187,12 @@ class Algorithm(eqx.Module):
         return target
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
-        """What a user should know of a run on this model; `fit` adds it to the notes."""
+        """Notes on a run with this model, for the user; `fit` adds them to the result."""
         return []
 
 
 def _declared(cls: type) -> dict[str, dataclasses.Field]:
-    """Fields of this class and of the abstract ones above it, before the dataclass is made."""
+    """Fields of this class and its bases, before the dataclass is made."""
     found = dict(getattr(cls, "__dataclass_fields__", {}))
     return found | {k: v for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)}
 
@@ -200,7 +202,8 @@ def hyper_parameters(algorithm: Algorithm | type[Algorithm]) -> dict[str, dict[s
     return {f.name: dict(f.metadata) for f in dataclasses.fields(algorithm) if "doc" in f.metadata}
 
 
-def check_hyper(name: str, value: Any, metadata: Any) -> None:
+def check_hyper(name: str, value: object, metadata: Mapping[str, Any]) -> None:
+    """Refuse a value that the declaration of the hyper-parameter does not allow."""
     check, default = metadata["check"], metadata["default"]
     if check["free"] or (value is None and check["optional"]):
         return
@@ -234,12 +237,13 @@ def check_hyper(name: str, value: Any, metadata: Any) -> None:
             refuse(name, value, f"{words} {check[bound]:g}")
 
 
-def freeze(value: Any) -> Any:
-    """Mappings as sorted pairs, so that a static field can be hashed."""
+def freeze(value: PyTree) -> PyTree:
+    """Mappings as sorted pairs and lists as tuples, so that a static field is hashable."""
     if isinstance(value, dict | types.MappingProxyType):
         return tuple(sorted((k, freeze(v)) for k, v in value.items()))
     return tuple(freeze(v) for v in value) if isinstance(value, list) else value
 
 
-def _plain_number(value: Any) -> Any:
+def _plain_number(value: object) -> object:
+    """A number of NumPy as one of Python."""
     return value.item() if isinstance(value, np.generic) else value

@@ -15,21 +15,20 @@ noise scale is replaced by the inverse-Wishart with dof0 = `noise_dof` and mean 
     prec  = prec0 + X^T X,               prec B = prec0 B0 + X^T Y
     scale = scale0 + (Y - X B)^T (Y - X B) + (B - B0)^T prec0 (B - B0),   dof = dof0 + N
 
-(`update`; yesterday's posterior is today's prior, in any number of pieces). Columns share Sigma, so
-their noise may be correlated. Predictions are Student's t, exactly (`families.student`), and
-`posterior.elbo` is log p(D), exactly:
+(`update`; the posterior is the prior of the next update, in any number of batches). All columns
+have one Sigma, so their noise may be correlated. Predictions are exactly Student's t
+(`families.student`), and `posterior.elbo` is exactly log p(D):
 
     log p(D) = -N d/2 log(pi) + d/2 log(|prec0| / |prec|) + dof0/2 log|scale0| - dof/2 log|scale|
                + log Gamma_d(dof / 2) - log Gamma_d(dof0 / 2)
 
-The survey's product prior of independent weights and noise is not conjugate; for
-that one use a sampler.
+The survey's product prior of independent weights and noise is not conjugate; use a sampler for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +39,14 @@ from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hype
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import FullGaussian
+from bayeslearn.families.base import Family
 from bayeslearn.families.student import (
     ConjugateFamily,
     ConjugatePrior,
     MatrixNormalInverseWishart,
     linear_parts,
 )
+from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian
 from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
 from bayeslearn.models.priors.checks import require_fixed_scale
@@ -53,16 +54,20 @@ from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 NOISES = ("auto", "known", "normal-inverse-gamma", "matrix-normal-inverse-wishart")
-PROBES = 8  # rows at which linearity is tried
-TOLERANCE = 1e-3  # of the outputs' size, in the network's own precision
+PROBES = 8  # rows at which linearity is tested
+TOLERANCE = 1e-3  # relative to the outputs, in the network's own precision
 
 
 class ConjugateState(NamedTuple):
-    family: Any
+    """The exact posterior and its evidence."""
+
+    family: Family
     log_evidence: Array
 
 
 class ConjugateInfo(NamedTuple):
+    """The evidence."""
+
     log_evidence: Array  # log p(D), exact
 
 
@@ -78,19 +83,19 @@ def known_noise(
 
     `root` is the Cholesky factor of the noise covariance, `weight` how often each row counts.
     """
-    num_data, (jacobian, y) = _weighed(weight, jacobian, y)
+    num_data, (jacobian, y) = _weighted(weight, jacobian, y)
     whitener = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
     features = (whitener @ jacobian).reshape(-1, jacobian.shape[-1])
     scaled = (y @ whitener.T).reshape(-1)
     prec = prior_prec + features.T @ features
     mean = jnp.linalg.solve(prec, prior_prec @ prior_mean + features.T @ scaled)
-    residual, away = scaled - features @ mean, mean - prior_mean
+    residual, shift = scaled - features @ mean, mean - prior_mean
     log_evidence = (
         -0.5 * num_data * len(root) * jnp.log(2 * jnp.pi)
         - num_data * jnp.sum(jnp.log(jnp.diagonal(root)))
         + 0.5 * jnp.linalg.slogdet(prior_prec).logabsdet
         - 0.5 * jnp.linalg.slogdet(prec).logabsdet
-        - 0.5 * (residual @ residual + away @ prior_prec @ away)
+        - 0.5 * (residual @ residual + shift @ prior_prec @ shift)
     )
     return mean, prec, log_evidence
 
@@ -99,19 +104,19 @@ def update(
     previous: MatrixNormalInverseWishart, x: Array, y: Array, weight: Array | None = None
 ) -> tuple[MatrixNormalInverseWishart, Array]:
     """The posterior after rows (x, y), and log p(y | x, previous)."""
-    num_data, (x, y) = _weighed(weight, x, y)
+    num_data, (x, y) = _weighted(weight, x, y)
     prec = previous.prec + x.T @ x
     location = jnp.linalg.solve(prec, previous.prec @ previous.location + x.T @ y)
-    residual, away = y - x @ location, location - previous.location
-    scale = previous.scale + residual.T @ residual + away.T @ previous.prec @ away
+    residual, shift = y - x @ location, location - previous.location
+    scale = previous.scale + residual.T @ residual + shift.T @ previous.prec @ shift
     scale = 0.5 * (scale + scale.T)
     new = MatrixNormalInverseWishart(location, prec, scale, previous.dof + num_data)
     log_evidence = new.log_normaliser() - previous.log_normaliser()
     return new, log_evidence - 0.5 * num_data * y.shape[1] * jnp.log(2 * jnp.pi)
 
 
-def _weighed(weight: Array | None, *rows: Array) -> tuple[Array | int, list[Array]]:
-    """How many rows count, and the rows times the root of their weight."""
+def _weighted(weight: Array | None, *rows: Array) -> tuple[Array | int, list[Array]]:
+    """The number of observations, and the rows times the square root of their weight."""
     if weight is None:
         return len(rows[0]), list(rows)
     root = jnp.sqrt(weight)
@@ -120,36 +125,40 @@ def _weighed(weight: Array | None, *rows: Array) -> tuple[Array | int, list[Arra
 
 
 def output_order(target: Target, params: PyTree) -> Array:
-    """Positions of each output's own weights: (outputs, weights of one output).
+    """Positions of each output's weights: (outputs, weights of one output).
 
-    Tried at random inputs, since a column of the data may be all zeros.
+    Found at random inputs, since a column of the data may be all zeros.
     """
     _, jacobian = linear_parts(target, params, _probes(target))
     owner = jnp.argmax(jnp.sum(jacobian**2, axis=0), axis=0)
     return jnp.argsort(owner, stable=True).reshape(jacobian.shape[1], -1)
 
 
-def _is_known(likelihood: Any) -> bool:
-    return isinstance(likelihood, MultivariateGaussian) or likelihood.noise_scale is not None
+def _is_learned(likelihood: Likelihood) -> TypeGuard[Gaussian]:
+    """Whether the noise scale is unknown."""
+    return isinstance(likelihood, Gaussian) and likelihood.noise_scale is None
 
 
-def noise_root(likelihood: Any) -> Array:
+def noise_root(likelihood: Likelihood) -> Array:
     """Cholesky factor of the known noise covariance."""
     if isinstance(likelihood, MultivariateGaussian):
+        assert likelihood.root is not None
         return likelihood.root
+    assert isinstance(likelihood, Gaussian)
     return jnp.diag(likelihood.std({}, jnp.float64))
 
 
 def network_prior(target: Target, params: PyTree) -> tuple[Array, Array]:
-    """Mean and precision matrix of the network's weights, in the order of the vector of them."""
-    own = len(jax.tree.leaves(params["likelihood"]))  # which come first among the leaves
+    """Prior mean and precision matrix of the network's weights, as one vector."""
+    assert target.prior is not None
+    own = len(jax.tree.leaves(params["likelihood"]))  # these are the first leaves
     group = tuple(range(own, own + len(jax.tree.leaves(params["network"]))))
     mean = target.prior.broadcast(tree.double(params))[0]["network"]
     return tree.ravel(mean), target.prior.prec_blocks(params, (group,))[0]
 
 
 def _probes(target: Target) -> PyTree:
-    """Random inputs like the data's; inputs that are no real numbers are taken from the data."""
+    """Random inputs of the shape of the data; integer inputs are taken from the data."""
     assert target.data is not None
 
     def like(leaf: Array) -> Array:
@@ -162,7 +171,7 @@ def _probes(target: Target) -> PyTree:
 
 
 class Conjugate(Algorithm):
-    """The exact posterior of linear regression, noise known or not."""
+    """The exact posterior of linear regression, with known or unknown noise."""
 
     name: ClassVar[str] = "conjugate"
     title: ClassVar[str] = "exact posterior of linear regression"
@@ -178,31 +187,32 @@ class Conjugate(Algorithm):
     noise: str = hyper(
         "auto",
         "known, or its conjugate prior: normal-inverse-gamma (one column of y) or"
-        " matrix-normal-inverse-wishart (several); auto: what the likelihood says",
+        " matrix-normal-inverse-wishart (several); auto: that of the likelihood",
         choices=NOISES,
     )
     noise_scale: float | None = hyper(
         None,
-        "prior guess of the noise's standard deviation; None: the spread of each column of y",
+        "prior guess of the noise's standard deviation; None: that of each column of y",
         above=0,
         optional=True,
         real=True,
     )
     noise_dof: float | None = hyper(
         None,
-        "rows that guess is worth, plus the columns of y, plus one; None: worth one row",
+        "number of rows the guess is worth, plus the columns of y, plus one; None: one row",
         above=0,
         optional=True,
         real=True,
     )
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a model that is not a linear regression with a conjugate prior."""
         likelihood = target.likelihood
         if isinstance(likelihood, MultivariateGaussian) and likelihood.refreshes:
             refuse(
                 "likelihood",
                 Shown("MultivariateGaussian()"),
-                "have a conjugate prior, and an inverse-Wishart beside the weights' is none",
+                "have a conjugate prior: an inverse-Wishart independent of the weights is not",
                 "Write Gaussian() for the matrix-normal inverse-Wishart, or use bl.HMC().",
             )
         if not isinstance(likelihood, Gaussian | MultivariateGaussian):
@@ -212,7 +222,7 @@ class Conjugate(Algorithm):
                 "be Gaussian for the exact posterior",
                 "Use another algorithm, such as bl.HMC().",
             )
-        columns, learned = likelihood.num_outputs, not _is_known(likelihood)
+        columns, learned = likelihood.num_outputs, _is_learned(likelihood)
         if self.noise == "known" and learned:
             refuse("noise", self.noise, "suit the likelihood", "Write Gaussian(noise_scale=...).")
         if self.noise not in ("auto", "known") and not learned:
@@ -223,18 +233,19 @@ class Conjugate(Algorithm):
             refuse(
                 "noise",
                 self.noise,
-                f"serve the {columns} columns of y",
+                f"support the {columns} columns of y",
                 'Write noise="matrix-normal-inverse-wishart".',
             )
         require_fixed_scale(
-            target.prior, self.name, "bl.Laplace() is exact too where the noise is known."
+            target.prior, self.name, "bl.Laplace() is exact too if the noise is known."
         )
         if learned and self.noise_dof is not None and self.noise_dof <= columns - 1:
             refuse("noise_dof", self.noise_dof, f"be greater than {columns - 1}")
         self._check_linear(target, params, learned and columns > 1)
 
     def _check_linear(self, target: Target, params: PyTree, shares_features: bool) -> None:
-        # In single precision at least: half of it rounds by more than the tolerance.
+        """Refuse a network that is not linear, or whose outputs have different features."""
+        # At least in single precision: half precision rounds by more than the tolerance.
         halves = ("float16", "bfloat16")
         wide = tuple("float32" if d in halves else d for d in target.dtypes)
         target = dataclasses.replace(target, dtypes=wide)
@@ -255,7 +266,7 @@ class Conjugate(Algorithm):
                 )
         if not shares_features or isinstance(target.prior, ConjugatePrior):
             return
-        shared = _divides(jacobian)
+        shared = _has_equal_counts(jacobian)
         if shared:
             order = np.asarray(output_order(target, params))
             own = np.stack([jacobian[:, o, row] for o, row in enumerate(order)])
@@ -268,58 +279,68 @@ class Conjugate(Algorithm):
             refuse(
                 "network",
                 Shown("one where they differ"),
-                "have the same features and prior scales for each output, where the noise is"
-                " unknown and y has several columns",
+                "have the same features and prior scales for each output, if the noise is unknown"
+                " and y has several columns",
                 "Use bl.networks.MLP([]), or fit one column at a time.",
             )
 
     def init(self, key: Array, target: Target, params: PyTree) -> ConjugateState:
+        """The whole posterior."""
         assert target.data is not None
         offset, jacobian = linear_parts(target, params, target.data.x)
         y, weight = target.data.y.astype(jnp.float64) - offset, target.data.weight
-        if isinstance(target.prior, ConjugatePrior):  # yesterday's posterior
+        if isinstance(target.prior, ConjugatePrior):  # the posterior of earlier data
             order = target.prior.order
             exact, log_evidence = update(target.prior.exact, jacobian[:, 0, order[0]], y, weight)
             return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
         mean, prec = network_prior(target, params)
-        if _is_known(target.likelihood):
+        if not _is_learned(target.likelihood):
             root = noise_root(target.likelihood)
             found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root, weight)
             like = {**params, "network": tree.unraveler(params["network"])(found)}
             return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
         order = output_order(target, params)
-        prior = self._prior(target, mean[order].T, prec[jnp.ix_(order[0], order[0])])
+        center = target.likelihood.center
+        prior = self._prior(center, mean[order].T, prec[jnp.ix_(order[0], order[0])])
         exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y, weight)
         return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
 
-    def _prior(self, target: Target, location: Array, prec: Array) -> MatrixNormalInverseWishart:
+    def _prior(
+        self, center: Array | None, location: Array, prec: Array
+    ) -> MatrixNormalInverseWishart:
+        """The conjugate prior; `center` is the log standard deviation of y."""
         d = location.shape[1]
         dof = jnp.asarray(d + 2.0 if self.noise_dof is None else self.noise_dof, jnp.float64)
         guess = self.noise_scale
-        std = jnp.exp(target.likelihood.center) if guess is None else jnp.full(d, guess)
-        # the mean of IW(scale, dof) where there is one, else the scale of one row
+        if guess is None:
+            assert center is not None
+            std = jnp.exp(center)
+        else:
+            std = jnp.full(d, guess)
+        # the mean of IW(scale, dof) if it has one, else the scale of one row
         scale = jnp.diag(std.astype(jnp.float64) ** 2) * jnp.where(dof > d + 1, dof - d - 1, 1.0)
         return MatrixNormalInverseWishart(location, prec, scale, dof)
 
     def step(
         self, key: Array, target: Target, state: ConjugateState, batch: Batch | None
     ) -> tuple[ConjugateState, ConjugateInfo]:
-        """All was done at the start."""
+        """Nothing: `init` has done everything."""
         return state, ConjugateInfo(state.log_evidence)
 
     def objective(self, key: Array, target: Target, state: ConjugateState) -> dict[str, Array]:
-        """The evidence, exactly: it is the lower bound of the exact posterior."""
+        """The exact evidence, which is the lower bound of the exact posterior."""
         exact = state.log_evidence
         return {"elbo": exact, "objective": exact, "error": jnp.zeros((), jnp.float64)}
 
     def approximation(
         self, target: Target, state: ConjugateState, draws: PyTree | None = None
-    ) -> Any:
+    ) -> Family:
+        """The exact posterior."""
         return state.family
 
 
-def _divides(jacobian: np.ndarray) -> bool:
-    """Whether each output owns as many weights."""
+def _has_equal_counts(jacobian: np.ndarray) -> bool:
+    """Whether all outputs have the same number of weights."""
     owner = np.argmax(np.sum(jacobian**2, axis=0), axis=0)
     counts = np.bincount(owner, minlength=jacobian.shape[1])
     return bool(np.all(counts == counts[0]))

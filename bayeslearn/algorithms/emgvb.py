@@ -9,12 +9,11 @@ MGVB with the roles of covariance and precision exchanged, so that the natural g
 
 In the frame T is the identity and R is C <- C (I + B + B^2/2)^(-1/2), B = beta M, with M the
 momentum of -2 C^T grad_cov C: no solve, no Cholesky, positive definite by construction. Without
-momentum it is the improved Bayesian learning rule. With `gradient="score"`, `form="h"` serves
-any prior and "log-likelihood" is the branch for a Gaussian prior.
+momentum it is the improved Bayesian learning rule. With `gradient="score"`, `form="h"` supports
+any prior, and "log-likelihood" is the paper's form for a Gaussian prior.
 
 Differs from the survey: omega multiplies the transported momentum (errata 109), h has no
-expectation in it (errata 105), and the h form is the quieter one once a baseline is used
-(errata 108).
+expectation in it (errata 105), and with a baseline the h form has the lower variance (errata 108).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState
-from bayeslearn.algorithms.mgvb import ManifoldVI, manifold_step, retraction
+from bayeslearn.algorithms.mgvb import ManifoldVI, retraction
 from bayeslearn.data.rows import Batch
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
@@ -39,15 +38,7 @@ class EMGVB(ManifoldVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        estimate = self.estimate(key, target, state, batch, form=self.form)
-        state, clipped, largest = manifold_step(
-            state,
-            estimate.mean,
-            estimate.cov.scaled(-2.0),
-            beta=self.rate(state),
-            momentum=self.momentum,
-            stretch=lambda b: 1.0 / jnp.sqrt(retraction(b)),
-            guards=self.guards,
-        )
-        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
-        return state, info
+        """A retraction of the precision along its gradient -2 G."""
+        estimate = self.estimate(key, target, state, batch)
+        gradient = estimate.cov.scaled(-2.0)
+        return self.retract(state, estimate, gradient, lambda b: 1.0 / jnp.sqrt(retraction(b)))

@@ -1,7 +1,7 @@
-"""What a person asks before choosing a method; what the code asks is on the classes as flags.
+"""Facts for choosing a method; what the code needs to know is in `Algorithm.capabilities`.
 
-k is the number of weights, n that of rows. A gradient is one of the log-joint over the batch or,
-for samplers, over all rows.
+k is the number of weights. A gradient is one of the log-joint over the batch or, for samplers,
+over all rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from bayeslearn.algorithms.base import Algorithm
 
 
 class Facts(NamedTuple):
+    """Posterior, cost and use of a method, in words."""
+
     posterior: str
     cost: str  # per step
     memory: str
@@ -59,8 +61,8 @@ FACTS: dict[str, Facts] = {
 
 
 def needs(algorithm: type[Algorithm]) -> str:
-    """What its flags ask of a model, in words."""
-    asked = {
+    """What its capabilities require of a model, in words."""
+    requirements = {
         "per-example gradients": algorithm.capabilities.needs_per_example,
         "gradient": algorithm.capabilities.needs_gradient
         and not algorithm.capabilities.needs_per_example,
@@ -70,4 +72,4 @@ def needs(algorithm: type[Algorithm]) -> str:
         "Gaussian prior": algorithm.capabilities.needs_gaussian_prior,
         "all rows": not algorithm.capabilities.takes_minibatches,
     }
-    return ", ".join(word for word, is_asked in asked.items() if is_asked)
+    return ", ".join(word for word, is_required in requirements.items() if is_required)

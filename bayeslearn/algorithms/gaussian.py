@@ -1,26 +1,26 @@
 """What NGVI, VON, QBVI, MGVB and EMGVB share: a frame, a start, guards, a step size.
 
-Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), fed by an estimator
-(`gradients.whitened`). Guards, on by default and counted in Info:
+Each of them is an update of (mean, covariance) in a frame (`geometry.frame`), from gradients by an
+estimator (`gradients.whitened`). Guards, on by default and counted in Info:
 
     warm start     the mean-field posterior of Bayes by Backprop: the Laplace approximation of a
                    network is hundreds of nats below it
-    share of draws the covariance's step is shortened by r / (r + k), k the largest block and r the
-                   rank of an estimate from S draws (2 S of outer products, S of scores): of k
-                   dimensions they have that much to say. With scores the mean's step is, too.
-                   By S / (S + 7) where S curvatures are its gradient: they have full rank, but
-                   those of two draws of a network have little in common
-    trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], a block's step
-                   being scaled as a whole; the mean step at most r standard deviations (root
+    shrinkage      the covariance's step is multiplied by r / (r + k), k the size of the largest
+                   block and r the rank of an estimate from S draws (2 S of outer products, S of
+                   scores). With scores, so is the mean's step. With S curvatures the factor is
+                   S / (S + 7): they have full rank, but differ much between draws of a network
+    trust region   eigenvalues 1 + b of the covariance step in [1/(1 + r), 1 + r], where the step of
+                   a block is scaled as a whole; the mean step at most r standard deviations (root
                    mean square over weights); r = 0.5
 
-`guards=False` gives the bare update of the paper.
+`guards=False` is the bare update of the paper.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,65 +32,77 @@ from bayeslearn.algorithms.decaying import DecayingStep
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, make_groups
-from bayeslearn.families.base import Gaussian
-from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Spectrum
+from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Frame, Spectrum
 from bayeslearn.gradients import curvature
 from bayeslearn.gradients.whitened import Whitened, estimate
 from bayeslearn.models.priors.checks import check_gaussian
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import Array, Groups, PyTree
 
 COVARIANCES = ("full", "block", "diagonal")
 GRADIENTS = ("reparam", "score")
 RADIUS = 0.5
 LOG_BOUNDS = (-math.log1p(RADIUS), math.log1p(RADIUS))
-FEWEST, MOST = 16, 64  # draws of a step, where none are asked for
-CURVATURE_SHRINKAGE = 7  # of a step by S curvatures S / (S + 7) is taken
-START_SHRINK = 0.3  # the start's spread in Laplace standard deviations
+MIN_DRAWS, MAX_DRAWS = 16, 64  # of the default number of draws per step
+CURVATURE_SHRINKAGE = 7  # a step by S curvatures is multiplied by S / (S + 7)
+START_SHRINK = 0.3  # standard deviations at the start, relative to the Laplace approximation
+
+# "leaf", "layer", or a mapping from names to patterns, also as pairs
+Blocks = str | Mapping[str, str | Sequence[str]] | tuple[tuple[str, str | tuple[str, ...]], ...]
 
 
 class GaussianState(NamedTuple):
-    frame: Any
-    momentum: Any  # (mean, covariance) in the frame; empty without momentum
+    """The frame of q, and momentum."""
+
+    frame: Frame
+    momentum: PyTree  # (mean, covariance) in the frame; empty without momentum
     count: Array  # type: ignore[assignment]
 
 
 class GaussianInfo(NamedTuple):
+    """The lower bound at the step's draws, and what the trust region did."""
+
     elbo: Array
     nll: Array
-    clipped: Array  # 1 if the trust region acted
-    largest: Array  # largest eigenvalue of the covariance step before it
+    clipped: Array  # 1 if the trust region clipped
+    largest: Array  # largest eigenvalue of the covariance step before it was clipped
+
+    @staticmethod
+    def of_step(estimate: Whitened, clipped: Array, largest: Array) -> GaussianInfo:
+        """From the estimate of a step, and what clipping returned."""
+        return GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
 
 
-def start_frame(
-    key: Array, target: Target, params: PyTree, covariance: str, block: Any, shrink: float
-) -> Any:
-    """The frame of the Laplace approximation at `params`, its spread times `shrink`."""
+def laplace_frame(
+    key: Array, target: Target, params: PyTree, covariance: str, block: Blocks, shrink: float
+) -> Frame:
+    """The frame of the Laplace approximation at `params`, its std times `shrink`."""
     if covariance == "diagonal":
         prec = curvature.starting_prec(key, target, params, target.data)
-        return DiagonalFrame.start(params, jax.tree.map(lambda p: p / shrink**2, prec))
+        return DiagonalFrame.from_prec(params, jax.tree.map(lambda p: p / shrink**2, prec))
     params = tree.double(params)
-    groups = checked_groups(params, covariance, block)
+    groups = block_groups(params, covariance, block)
     precisions = curvature.starting_blocks(key, target, params, target.data, groups)
-    return BlockFrame.start(params, tuple(p / shrink**2 for p in precisions), groups)
+    return BlockFrame.from_prec(params, tuple(p / shrink**2 for p in precisions), groups)
 
 
-def frame_from(q: Any, covariance: str, block: Any) -> Any:
-    """A frame that is the Gaussian q, or the nearest of its structure: blocks of q's precision."""
+def frame_from(q: Gaussian, covariance: str, block: Blocks) -> Frame:
+    """The frame of q, or of the Gaussian with the blocks (or diagonal) of q's precision."""
     if covariance == "diagonal":
-        return DiagonalFrame.start(q.mean, q.to_prior().broadcast(q.mean)[1])
+        return DiagonalFrame.from_prec(q.mean, q.to_prior().broadcast(q.mean)[1])
     mean = tree.double(q.mean)
-    groups = checked_groups(mean, covariance, block)
+    groups = block_groups(mean, covariance, block)
     if not isinstance(q, DiagonalGaussian):
-        return BlockFrame.start(mean, q.to_prior().prec_blocks(mean, groups), groups)
+        return BlockFrame.from_prec(mean, q.to_prior().prec_blocks(mean, groups), groups)
     std = tree.double(q.std)
     leaves = jax.tree.leaves(std)
     factors = tuple(jnp.diag(tree.ravel([leaves[i] for i in group])) for group in groups)
     return BlockFrame(mean, factors, tree.total(jax.tree.map(jnp.log, std)), groups)
 
 
-def checked_groups(params: PyTree, covariance: str, block: Any) -> tuple[tuple[int, ...], ...]:
-    """Which leaves share a block; refused if a block's matrix would not fit."""
+def block_groups(params: PyTree, covariance: str, block: Blocks) -> Groups:
+    """The leaves of each block; refused if the matrix of a block would not fit in memory."""
     leaves = jax.tree.leaves(params)
     if covariance == "full":
         tree.check_dense(tree.size(params), 'covariance="block" or "diagonal"')
@@ -101,21 +113,23 @@ def checked_groups(params: PyTree, covariance: str, block: Any) -> tuple[tuple[i
     return groups
 
 
-def to_family(frame: Any, covariance: str) -> Any:
-    if covariance == "diagonal":
+def to_family(frame: Frame, covariance: str) -> Gaussian:
+    """The Gaussian of a frame."""
+    if isinstance(frame, DiagonalFrame):
         return DiagonalGaussian(frame.mean, frame.std)
+    assert isinstance(frame, BlockFrame)
     if covariance == "full":
         return FullGaussian(frame.mean, frame.factors[0])
     return BlockGaussian(frame.mean, frame.factors, frame.groups)
 
 
-def draws_for(size: int) -> int:
-    """Draws of a step for blocks of that size, where none are asked for."""
-    return min(max(FEWEST, size // 6), MOST)
+def default_draws(size: int) -> int:
+    """The default number of draws per step, for blocks of that size."""
+    return min(max(MIN_DRAWS, size // 6), MAX_DRAWS)
 
 
 def draw_shrinkage(size: int, num_draws: int, gradient: str, guards: bool) -> float:
-    """How much of a covariance step S draws can tell: r / (r + k), or S / (S + 7) of curvature."""
+    """The factor of a covariance step from S draws: r / (r + k), or S / (S + 7) of curvatures."""
     if not guards:
         return 1.0
     if gradient not in GRADIENTS:
@@ -129,9 +143,9 @@ def draw_shrinkage(size: int, num_draws: int, gradient: str, guards: bool) -> fl
 def clip_spectrum(
     spectrum: Spectrum, guards: bool, low: float = -RADIUS / (1.0 + RADIUS), high: float = RADIUS
 ) -> tuple[Spectrum, Array, Array]:
-    """The covariance step inside the trust region: step, acted, largest eigenvalue.
+    """The covariance step inside the trust region, whether it was clipped, largest eigenvalue.
 
-    The same room for growth as for shrinkage: 1 + b lies in [1 / (1 + r), 1 + r]. A retraction,
+    Growth and shrinkage have the same bound: 1 + b is in [1 / (1 + r), 1 + r]. A retraction,
     which is exp(b) to second order, takes [-log(1 + r), log(1 + r)] (`LOG_BOUNDS`).
     """
     clipped, smallest, largest = spectrum.clipped(low, high)
@@ -142,7 +156,7 @@ def clip_spectrum(
 
 
 def clip_mean_step(step: PyTree, guards: bool) -> tuple[PyTree, Array]:
-    """The mean step inside the trust region, in standard deviations of q."""
+    """The mean step, in standard deviations, in the trust region; and whether it was clipped."""
     if not guards:
         return step, jnp.zeros((), bool)
     squares = tree.total(jax.tree.map(lambda s: s**2, step))
@@ -152,6 +166,7 @@ def clip_mean_step(step: PyTree, guards: bool) -> tuple[PyTree, Array]:
 
 
 def check_gradient(gradient: str, covariance: str) -> None:
+    """Refuse an estimator that this structure of q does not have."""
     kinds = curvature.DIAGONAL_KINDS if covariance == "diagonal" else curvature.BLOCK_KINDS
     if gradient not in (*GRADIENTS, *kinds):
         refuse(
@@ -162,12 +177,12 @@ def check_gradient(gradient: str, covariance: str) -> None:
 
 
 class GaussianVI(DecayingStep):
-    """Base of the methods that move a Gaussian in its own frame (abstract)."""
+    """Base of the methods that move a Gaussian in its frame (abstract)."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(accepts_initial_gaussian=True)
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll", "clipped"))
 
-    learning_rate: float = hyper(0.1, "share of the natural step that is taken", above=0)
+    learning_rate: float = hyper(0.1, "fraction of the natural step", above=0)
     num_draws: int | None = hyper(
         None,
         "draws of the weights per step; None: 16, and for a large block a sixth of its weights up"
@@ -176,7 +191,7 @@ class GaussianVI(DecayingStep):
         optional=True,
     )
     covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
-    block: Any = hyper(
+    block: Blocks = hyper(
         "layer",
         'what a block is: "leaf", "layer", or a mapping from names to lists of name patterns',
         free=True,
@@ -184,60 +199,73 @@ class GaussianVI(DecayingStep):
     gradient: str = hyper(
         "reparam", "estimator: reparam, score, or a kind of curvature (hessian, gauss-newton, ...)"
     )
-    guards: bool = hyper(True, "hold steps inside a trust region; False: the bare update")
+    guards: bool = hyper(True, "clip steps to a trust region; False: the bare update")
 
     def __check_init__(self) -> None:
         check_gradient(self.gradient, self.covariance)
 
+    @property
+    def score_options(self) -> dict[str, str]:
+        """Settings of the score-function estimator: `form` and `baseline`."""
+        return {}
+
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse blocks that are too large, and a prior that the estimator does not support."""
         if self.covariance != "diagonal":
-            checked_groups(params, self.covariance, self.block)
+            block_groups(params, self.covariance, self.block)
         if self.gradient not in GRADIENTS:
             check_gaussian(target.prior, f'{self.name} with gradient="{self.gradient}"')
-        elif self.gradient == "score" and getattr(self, "form", "h") != "h":
+        elif self.gradient == "score" and self.score_options.get("form", "h") != "h":
             check_gaussian(target.prior, f'{self.name} with form="log-likelihood"')
 
     def init(self, key: Array, target: Target, params: PyTree) -> GaussianState:
-        frame = start_frame(key, target, params, self.covariance, self.block, START_SHRINK)
+        """The Laplace approximation at `params`, its std shrunk."""
+        frame = laplace_frame(key, target, params, self.covariance, self.block, START_SHRINK)
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
     def warm_start(self) -> Algorithm | None:
-        """The mean-field posterior: it has found the noise scale and which units are needed.
+        """The mean-field posterior, which has the noise scale and the hidden units that are used.
 
-        `fit` tries it from several initialisations of the network, whose optima differ by tens of
+        `fit` runs it from several initialisations of the network, whose optima differ by tens of
         nats.
         """
         return BayesByBackprop()
 
-    def init_from(self, key: Array, target: Target, q: Any) -> GaussianState:
+    def init_from(self, key: Array, target: Target, q: Family) -> GaussianState:
+        """At q, or at the Gaussian of this structure with q's precision."""
         if not isinstance(q, Gaussian):
             return self.init(key, target, q.mean)
         frame = frame_from(q, self.covariance, self.block)
         return GaussianState(frame, self.first_momentum(frame), jnp.zeros((), jnp.int32))
 
-    def first_momentum(self, frame: Any) -> Any:
-        """Memory of past gradients, for the methods that have one."""
+    def first_momentum(self, frame: Frame) -> PyTree:
+        """Momentum of the first state, for the methods that have one."""
         return ()
 
-    def draws(self, frame: Any) -> int:
-        """Draws of a step: as found, or by the size of the largest block."""
-        return self.num_draws or draws_for(frame.size)
+    def draws(self, frame: Frame) -> int:
+        """Draws of a step; default: by the size of the largest block."""
+        return self.num_draws or default_draws(frame.size)
 
-    def share(self, frame: Any) -> float:
+    def shrinkage(self, frame: Frame) -> float:
+        """The factor of the covariance's step (with scores, of the mean's as well)."""
         return draw_shrinkage(frame.size, self.draws(frame), self.gradient, self.guards)
 
     def rate(self, state: GaussianState) -> Array:
-        """Step size at this count. Scores are as noisy for the mean as for the covariance."""
-        share = self.share(state.frame) if self.gradient == "score" else 1.0
-        return self.schedule(share)(state.count)
+        """beta: the learning rate at this count, which decays to zero over the run.
+
+        With scores it is shrunk, as they are as noisy for the mean as for the covariance.
+        """
+        shrinkage = self.shrinkage(state.frame) if self.gradient == "score" else 1.0
+        return self.schedule(shrinkage)(state.count)
 
     def estimate(
-        self, key: Array, target: Target, state: GaussianState, batch: Batch | None, **options: Any
+        self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> Whitened:
+        """Gradients of the lower bound in the frame, the covariance's shrunk."""
         draws = self.draws(state.frame)
+        num_curvatures = None
         if self.gradient not in GRADIENTS:
-            options["num_curvatures"] = draws
-            draws = max(draws, draws_for(state.frame.size))
+            num_curvatures, draws = draws, max(draws, default_draws(state.frame.size))
         found = estimate(
             key,
             target,
@@ -245,13 +273,15 @@ class GaussianVI(DecayingStep):
             batch,
             gradient=self.gradient,
             num_draws=draws,
-            **options,
+            num_curvatures=num_curvatures,
+            **self.score_options,
         )
         if self.gradient == "score":
             return found
-        return found._replace(cov=found.cov.scaled(self.share(state.frame)))
+        return found._replace(cov=found.cov.scaled(self.shrinkage(state.frame)))
 
     def approximation(
         self, target: Target, state: GaussianState, draws: PyTree | None = None
-    ) -> Any:
+    ) -> Gaussian:
+        """The Gaussian of the frame."""
         return to_family(state.frame, self.covariance)

@@ -1,4 +1,4 @@
-"""What HMC and NUTS share: the leapfrog integrator, the metric, and warm-up."""
+"""The base of HMC and NUTS: the leapfrog integrator, the metric, and warm-up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
+Phase = tuple[PyTree, PyTree, Array, PyTree]  # position, momentum, log-density, gradient
+
 
 class HamiltonianState(NamedTuple):
+    """The position of a chain, and its warm-up."""
+
     position: PyTree
     log_density: Array
     gradient: PyTree
@@ -24,10 +28,12 @@ class HamiltonianState(NamedTuple):
     warmup: warming.Warmup
 
 
-def in_one_vector(target: Target, position: PyTree) -> tuple[Callable, Callable]:
-    """All weights in one vector: the way back to a tree like `position`, and the log-joint.
+def in_one_vector(
+    target: Target, position: PyTree
+) -> tuple[Callable[[Array], PyTree], Callable[[Array], Array]]:
+    """For all weights in one vector: the inverse, to a tree like `position`, and the log-joint.
 
-    A trajectory is then few large operations, not many small ones.
+    A trajectory then has few large operations instead of many small ones.
     """
     unravel = tree.unraveler(position)
     return unravel, lambda vector: target.log_joint(unravel(vector))
@@ -42,16 +48,16 @@ def leapfrog(
     gradient: PyTree,
     step_size: Array,
     num_leapfrog: Array | int,
-) -> tuple[PyTree, PyTree, Array, PyTree]:
+) -> Phase:
     """`num_leapfrog` steps along the Hamiltonian flow; one gradient each.
 
-    Between two steps their half kicks are one whole kick, of which the last step takes half back.
+    The two half kicks between steps are one full kick; half of the last one is undone.
     """
 
-    def kick(momentum: PyTree, gradient: PyTree, share: float = 1.0) -> PyTree:
-        return jax.tree.map(lambda r, g: r + share * step_size * g, momentum, gradient)
+    def kick(momentum: PyTree, gradient: PyTree, fraction: float = 1.0) -> PyTree:
+        return jax.tree.map(lambda r, g: r + fraction * step_size * g, momentum, gradient)
 
-    def one(_: Array, carry: tuple[PyTree, PyTree, Array, PyTree]):
+    def one(_: Array, carry: Phase) -> Phase:
         position, momentum, _, _ = carry
         position = jax.tree.map(lambda q, v: q + step_size * v, position, velocity(momentum))
         log_density, gradient = value_and_grad(position)
@@ -62,7 +68,9 @@ def leapfrog(
     return position, kick(momentum, gradient, -0.5), log_density, gradient
 
 
-def metric(inverse_mass: Array) -> tuple[Callable, Callable]:
+def metric(
+    inverse_mass: Array,
+) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
     """velocity(rho) = M^-1 rho, and a draw of rho ~ N(0, M), for M^-1 (k,) or (k, k)."""
 
     def noise(key: Array) -> Array:
@@ -79,25 +87,30 @@ def metric(inverse_mass: Array) -> tuple[Callable, Callable]:
 
 
 def kinetic_energy(momentum: PyTree, velocity: PyTree) -> Array:
+    """rho^T M^-1 rho / 2."""
     return 0.5 * tree.total(jax.tree.map(jnp.multiply, momentum, velocity))
 
 
 class HamiltonianSampler(Sampler):
     """Base of HMC and NUTS (abstract)."""
 
-    info_fields: ClassVar[InfoFields] = InfoFields(progress=("acceptance", "diverging"))
+    info_fields: ClassVar[InfoFields] = InfoFields(
+        progress=("acceptance", "diverging"), counts=("diverging", "num_gradients")
+    )
 
-    step_size: float = hyper(0.1, "leapfrog step, where its adaptation starts", above=0)
+    step_size: float = hyper(0.1, "initial leapfrog step size; warm-up adapts it", above=0)
     mass_matrix: str = hyper(
         "diagonal", "mass matrix from warm-up", choices=("identity", "diagonal", "dense")
     )
     target_acceptance: float = hyper(0.8, "target of the step size adaptation", above=0, below=1)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a dense mass matrix that would not fit in memory."""
         if self.mass_matrix == "dense":
             tree.check_dense(tree.size(params), 'mass_matrix="diagonal"')
 
     def init(self, key: Array, target: Target, params: PyTree) -> HamiltonianState:
+        """A dispersed position around `params`."""
         position, warmup = warming.start(
             key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
         )
@@ -112,7 +125,7 @@ class HamiltonianSampler(Sampler):
         gradient: Array,
         acceptance: Array,
     ) -> HamiltonianState:
-        """The state at a new position (as a vector), with warm-up adapted to the acceptance."""
+        """The state at a new position (as a vector), with warm-up updated."""
         warmup = warming.update(
             state.warmup,
             state.count,
@@ -128,7 +141,9 @@ class HamiltonianSampler(Sampler):
         )
 
     def pooling_steps(self) -> tuple[int, ...]:
+        """The ends of the windows of warm-up."""
         return () if self.mass_matrix == "identity" else warming.pooling_steps(self.num_warmup)
 
     def pool(self, states: HamiltonianState) -> HamiltonianState:
+        """All chains with the mean of their adaptation."""
         return states._replace(warmup=warming.pooled(states.warmup))

@@ -7,9 +7,10 @@
     accept (theta*, rho*) with probability min(1, exp(H - H*))
 
 M^-1 is the posterior covariance estimated in warm-up (identity, diagonal or dense), eps
-(`step_size`) is dual-averaged towards `target_acceptance`, and both eps and L are jittered so
-that no trajectory closes on itself. Momentum is drawn anew at every step. A trajectory whose
-energy error is beyond `max_energy_error`, or not finite, is rejected and counted as divergent.
+(`step_size`) is adapted by dual averaging towards `target_acceptance`, and both eps and L are
+jittered so that trajectories are not periodic. Momentum is resampled at every step. A trajectory
+whose energy error exceeds `max_energy_error`, or is not finite, is rejected and counted as
+divergent.
 
 Differs from the survey: the mass matrix is the inverse of the covariance (errata 23), signs of
 the position update and of the acceptance ratio (errata 24 to 26).
@@ -38,6 +39,8 @@ from bayeslearn.tree import Array
 
 
 class HMCInfo(NamedTuple):
+    """Diagnostics of a step."""
+
     log_density: Array
     acceptance: Array  # probability with which the proposal was accepted
     diverging: Array  # 1 if the energy error was out of bounds
@@ -55,23 +58,24 @@ class HMC(HamiltonianSampler):
     num_leapfrog: int | None = hyper(
         None, "leapfrog steps per trajectory, instead of path_length", least=1, optional=True
     )
-    max_leapfrog: int = hyper(128, "most leapfrog steps per trajectory", least=1)
+    max_leapfrog: int = hyper(128, "maximum number of leapfrog steps per trajectory", least=1)
     jitter: float = hyper(0.2, "relative jitter of step size and path", least=0, below=1)
-    max_energy_error: float = hyper(1000.0, "beyond it a trajectory diverged", above=0)
+    max_energy_error: float = hyper(1000.0, "energy error of a divergent trajectory", above=0)
 
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
     ) -> tuple[HamiltonianState, HMCInfo]:
+        """One trajectory, accepted or rejected."""
         key_momentum, key_uniform = jax.random.split(key)
         velocity, draw_momentum = metric(state.warmup.inverse_mass)
         uniform = jax.random.uniform(key_uniform, (3,), jnp.float64)
         stretch = 1.0 + self.jitter * (2.0 * uniform[:2] - 1.0)
         step_size = state.warmup.step_size * stretch[0]
         if self.num_leapfrog is None:
-            wished = self.path_length * stretch[1] / step_size
+            length = self.path_length * stretch[1] / step_size
         else:
-            wished = self.num_leapfrog * stretch[1]
-        num_leapfrog = jnp.clip(jnp.round(wished), 1, self.max_leapfrog).astype(jnp.int32)
+            length = self.num_leapfrog * stretch[1]
+        num_leapfrog = jnp.clip(jnp.round(length), 1, self.max_leapfrog).astype(jnp.int32)
 
         _, log_joint = in_one_vector(target, state.position)
         start = (tree.ravel(state.position), state.log_density, tree.ravel(state.gradient))
@@ -91,6 +95,9 @@ class HMC(HamiltonianSampler):
         error = end_energy - energy
         diverging = ~(error < self.max_energy_error)  # also when it is NaN
         acceptance = jnp.where(diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
-        new = tree.where(uniform[2] < acceptance, (position, log_density, gradient), start)
-        info = HMCInfo(new[1], acceptance, diverging.astype(jnp.float64), step_size, num_leapfrog)
-        return self.next_state(state, *new, acceptance), info
+        position, log_density, gradient = tree.where(
+            uniform[2] < acceptance, (position, log_density, gradient), start
+        )
+        is_diverging = diverging.astype(jnp.float64)
+        info = HMCInfo(log_density, acceptance, is_diverging, step_size, num_leapfrog)
+        return self.next_state(state, position, log_density, gradient, acceptance), info

@@ -5,32 +5,34 @@ r"""The Laplace approximation (MacKay 1992): a Gaussian at the mode.
     q(w)  = N(mode, prec^-1)
     log p(D) ~ log p(D, mode) + k/2 log(2 pi) - 1/2 log|prec|
 
-It is done in one step. The optimiser leaves the mode by a little, so up to `newton_steps` steps
-w <- w + prec^-1 grad log p(D, w) finish its work; each is halved until it climbs, and left out if
-it does not. On a model that is linear in its weights, with known noise, q is the posterior. A
-block or diagonal covariance has the blocks or the diagonal of prec, not of its inverse.
+It takes one step. The optimiser ends near the mode, so up to `newton_steps` steps
+w <- w + prec^-1 grad log p(D, w) complete the search; each is halved until the log-joint increases,
+and skipped if it does not. For a model that is linear in its weights, with known noise, q is the
+posterior. A block or diagonal covariance has the blocks or the diagonal of prec, not of its
+inverse.
 
-A Hessian can be indefinite where the mode is not reached, or a density is not concave: eigenvalues
-are then taken by their absolute value, those near zero as one, and `flipped` counts them. The
-Gauss-Newton matrix plus the prior's precision is always positive.
+A Hessian can be indefinite if the mode is not reached, or a density is not concave: eigenvalues are
+then replaced by their absolute value, those near zero by one, and `flipped` counts them. The
+Gauss-Newton matrix plus the prior's precision is always positive definite.
 
 **Prediction.** The Gauss-Newton matrix is the exact curvature of the network linearised at the
-mode, f(x, mode) + J(x) (w - mode), so that is the network for which q is a posterior, and
-`predictive="linearised"` predicts with it (Immer et al. 2021). "sampled" puts draws of q through
-the network itself, where a q as wide as the Gauss-Newton one of a network is mostly wrong. The
-`elbo` that `fit` reports is always that of the network itself.
+mode, f(x, mode) + J(x) (w - mode), so that q is a posterior of that network, and
+`predictive="linearised"` predicts with it (Immer et al. 2021). "sampled" evaluates the network
+itself at draws of q, which are mostly too far from the mode for it. The `elbo` that `fit` reports
+is always that of the network itself.
 
 **Learned prior scales** (`Normal(learn=True)`) maximise the evidence above: mode and curvature
 alternate with MacKay's step for each leaf's precision alpha, alpha |w|^2 = gamma, the number of its
 weights that the data determine, for EVIDENCE_ROUNDS rounds.
 
-The mode is the joint one of weights and noise. A network with more weights than rows interpolates
-there with hardly any noise (see `map`); give a known noise scale, or use a variational method.
+The mode is the joint one of weights and noise. There, a network with more weights than rows
+interpolates with almost no noise (see `map`); set a known noise scale, or use a variational method.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,24 +40,32 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.gaussian import COVARIANCES, checked_groups, to_family
+from bayeslearn.algorithms.gaussian import COVARIANCES, Blocks, block_groups, to_family
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
-from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame
+from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Frame
 from bayeslearn.gradients import curvature as matrices
+from bayeslearn.models.networks.parts import NetworkWrapper
+from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.checks import check_gaussian
 from bayeslearn.models.target import Target
+from bayeslearn.numerics import make_positive, make_positive_definite
 from bayeslearn.tree import Array, PyTree
 
-ROWS = 1024  # looked at at once
-FLAT = 1e-6  # curvature below it says nothing
+CHUNK_ROWS = 1024  # rows whose curvature is computed at a time
+# The curvature is the result here, not a start: only what is zero up to rounding, a standard
+# deviation above 1000, is replaced.
+FLAT = 1e-6
 EVIDENCE_ROUNDS = 30
-SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)  # of a Newton step, the best of which is taken
+STEP_SIZES = (1.0, 0.5, 0.25, 0.125, 0.0)  # of a Newton step; the best is taken
 
 
 class LaplaceInfo(NamedTuple):
+    """The evidence, and how well the mode was found."""
+
     log_joint: Array  # log p(D, mode)
     log_evidence: Array  # Laplace's estimate of log p(D)
     distance: Array  # of the mean from the mode, in standard deviations (root mean square)
@@ -63,66 +73,72 @@ class LaplaceInfo(NamedTuple):
 
 
 class LaplaceState(NamedTuple):
-    frame: Any
+    """The frame of q, and the Info of the only step."""
+
+    frame: Frame
     info: LaplaceInfo
 
 
-def made_positive(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues by their absolute value, those near zero as one; and how many that changed."""
-    values, vectors = jnp.linalg.eigh(matrix)
-    positive, flipped = positive_values(values)
-    return jnp.where(flipped > 0, (vectors * positive) @ vectors.T, matrix), flipped
+def positive_blocks(matrix: Array) -> tuple[Array, Array]:
+    """The matrix with positive eigenvalues, and how many were not; unchanged if there are none."""
+    positive, values = make_positive_definite(matrix, FLAT)
+    flipped = num_flipped(values)
+    return jnp.where(flipped > 0, positive, matrix), flipped
 
 
-def positive_values(values: Array) -> tuple[Array, Array]:
-    positive = jnp.where(jnp.abs(values) > FLAT, jnp.abs(values), 1.0)
-    return positive.astype(values.dtype), jnp.sum(values <= FLAT, dtype=jnp.float64)
+def positive_diagonal(values: Array) -> tuple[Array, Array]:
+    """Positive curvatures, and how many were not."""
+    return make_positive(values, FLAT).astype(values.dtype), num_flipped(values)
 
 
-def over_rows(target: Target, function: Any) -> PyTree:
+def num_flipped(values: Array) -> Array:
+    """How many curvatures are not positive."""
+    return jnp.sum(values <= FLAT, dtype=jnp.float64)
+
+
+def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyTree:
     """`function(batch)`, an estimate for all data, averaged over chunks of all rows."""
     data = target.data
-    if data is None or len(data.y) <= ROWS:
+    if data is None or len(data.y) <= CHUNK_ROWS:
         return function(data)
-    num = -(-len(data.y) // ROWS)
-    padding = num * ROWS - len(data.y)
+    num = -(-len(data.y) // CHUNK_ROWS)
+    padding = num * CHUNK_ROWS - len(data.y)
 
     def in_chunks(leaf: Array) -> Array:
         filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
-        return filled.reshape(num, ROWS, *leaf.shape[1:])
+        return filled.reshape(num, CHUNK_ROWS, *leaf.shape[1:])
 
     weight = jnp.ones(len(data.y)) if data.weight is None else data.weight
-    weight = jnp.pad(weight.astype(jnp.float64), (0, padding)).reshape(num, ROWS)
+    weight = jnp.pad(weight.astype(jnp.float64), (0, padding)).reshape(num, CHUNK_ROWS)
     x, y = jax.tree.map(in_chunks, (data.x, data.y))
     chunks = Batch(x, y, weight)
-    shares = jnp.sum(weight > 0, axis=1) / jnp.sum(weight > 0)
+    fractions = jnp.sum(weight > 0, axis=1) / jnp.sum(weight > 0)
 
     def add(total: PyTree, part: tuple[Array, Batch]) -> tuple[PyTree, None]:
-        share, batch = part
-        return jax.tree.map(
-            lambda a, b: a + (share * b).astype(a.dtype), total, function(batch)
-        ), None
+        fraction, batch = part
+        found = function(batch)
+        return jax.tree.map(lambda a, b: a + (fraction * b).astype(a.dtype), total, found), None
 
     shapes = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], chunks))
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.scan(add, zeros, (shares, chunks))[0]
+    return jax.lax.scan(add, zeros, (fractions, chunks))[0]
 
 
-class LinearisedNetwork(eqx.Module):
+class LinearisedNetwork(NetworkWrapper):
     """f(x, mode) + J(x) (w - mode): the network whose Gauss-Newton matrix is its Hessian."""
 
-    network: Any
     mode: PyTree
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
-        mode = jax.tree.map(lambda m, w: jnp.asarray(m, w.dtype), self.mode, params)
-        away = jax.tree.map(jnp.subtract, params, mode)
-        value, change = jax.jvp(lambda p: self.network.apply(p, x, key), (mode,), (away,))
+        """Outputs of the linearisation for one example."""
+        mode = tree.cast_like(self.mode, params)
+        step = jax.tree.map(jnp.subtract, params, mode)
+        value, change = jax.jvp(lambda p: self.network.apply(p, x, key), (mode,), (step,))
         return value + change
 
 
 class Laplace(ModeStart):
-    """A Gaussian at the mode, as wide as the curvature there says."""
+    """A Gaussian at the mode, with the curvature there as its precision."""
 
     name: ClassVar[str] = "laplace"
     title: ClassVar[str] = "Laplace approximation at the mode"
@@ -131,7 +147,7 @@ class Laplace(ModeStart):
     auto_steps: ClassVar[int] = 1
 
     covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
-    block: Any = hyper(
+    block: Blocks = hyper(
         "layer",
         'what a block is: "leaf", "layer", or a mapping from names to lists of name patterns',
         free=True,
@@ -147,7 +163,7 @@ class Laplace(ModeStart):
         "network that predicts: its linearisation at the mode, or itself (sampled)",
         choices=("linearised", "sampled"),
     )
-    newton_steps: int = hyper(3, "Newton steps that finish the search for the mode", least=0)
+    newton_steps: int = hyper(3, "Newton steps that complete the search for the mode", least=0)
 
     def __check_init__(self) -> None:
         if self.covariance != "diagonal" and self.curvature not in matrices.BLOCK_KINDS:
@@ -155,33 +171,36 @@ class Laplace(ModeStart):
             refuse("curvature", self.curvature, f"be one of {kinds} unless covariance is diagonal")
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a prior that is not Gaussian."""
         check_gaussian(target.prior, self.name)
 
     def warm_start(self) -> MAP:
-        """The mode itself, noise scale included."""
+        """The joint mode of weights and noise scale."""
         return MAP()
 
-    def frame(self, key: Array, target: Target, params: PyTree) -> tuple[Any, Array]:
-        """The Gaussian that the curvature at `params` makes, and eigenvalues made positive."""
+    def frame(self, key: Array, target: Target, params: PyTree) -> tuple[Frame, Array]:
+        """The Gaussian with the curvature at `params`, and how many eigenvalues were flipped."""
         kind = "hessian" if target.is_density else self.curvature
         if self.covariance == "diagonal":
             prec = over_rows(target, lambda b: matrices.diagonal(key, target, params, b, kind))
             leaves, structure = jax.tree.flatten(prec)
-            values, counts = zip(*map(positive_values, leaves), strict=True)
-            return DiagonalFrame.start(params, jax.tree.unflatten(structure, values)), sum(counts)
-        groups = checked_groups(params, self.covariance, self.block)
+            values, counts = zip(*map(positive_diagonal, leaves), strict=True)
+            prec = jax.tree.unflatten(structure, values)
+            return DiagonalFrame.from_prec(params, prec), sum(counts)
+        groups = block_groups(params, self.covariance, self.block)
         precs = over_rows(target, lambda b: matrices.blocks(key, target, params, b, groups, kind))
         counts = (jnp.zeros((), jnp.float64),)
         if kind == "hessian":
-            precs, counts = zip(*map(made_positive, precs), strict=True)
-        return BlockFrame.start(params, tuple(precs), groups), sum(counts)
+            precs, counts = zip(*map(positive_blocks, precs), strict=True)
+        return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts)
 
     def init(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
+        """The whole approximation; prior scales are learned first if they are to be."""
         params = params if self.covariance == "diagonal" else tree.double(params)
-        if not getattr(target.prior, "refreshes", False):
+        if target.prior is None or not target.prior.refreshes:
             return self._at_mode(key, target, params)
 
-        def alternate(_: Array, carry: tuple[Any, PyTree]) -> tuple[Any, PyTree]:
+        def alternate(_: Array, carry: tuple[BoundPrior, PyTree]) -> tuple[BoundPrior, PyTree]:
             prior, params = carry
             now = eqx.tree_at(lambda t: t.prior, target, prior)
             frame = self._at_mode(key, now, params).frame
@@ -192,21 +211,21 @@ class Laplace(ModeStart):
         return self._at_mode(key, eqx.tree_at(lambda t: t.prior, target, prior), params)
 
     def _at_mode(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
-        """The Gaussian at the mode near `params`, the prior being given."""
+        """The Gaussian at the mode near `params`, for a fixed prior."""
         gradient = jax.grad(target.log_joint)
-        shares = jnp.asarray(SHARES, jnp.float64)
+        sizes = jnp.asarray(STEP_SIZES, jnp.float64)
 
         def improve(i: Array, carry: tuple) -> tuple:
             params, *_ = carry
             frame, flipped = self.frame(key, target, params)
             pulled = frame.pull(gradient(params))  # C^T g, so that the Newton step is C C^T g
 
-            def moved(share: Array) -> PyTree:
-                return frame.draw(jax.tree.map(lambda p: share.astype(p.dtype) * p, pulled))
+            def move(size: Array) -> PyTree:
+                return frame.draw(jax.tree.map(lambda p: size.astype(p.dtype) * p, pulled))
 
-            climbed = jax.lax.map(lambda share: target.log_joint(moved(share)), shares)
-            best = jnp.argmax(jnp.where(jnp.isfinite(climbed), climbed, -jnp.inf))
-            params = moved(jnp.where(i < self.newton_steps, shares[best], 0.0))
+            log_joints = jax.lax.map(lambda size: target.log_joint(move(size)), sizes)
+            best = jnp.argmax(jnp.where(jnp.isfinite(log_joints), log_joints, -jnp.inf))
+            params = move(jnp.where(i < self.newton_steps, sizes[best], 0.0))
             square = tree.total(jax.tree.map(jnp.square, pulled))
             return params, frame, flipped, square
 
@@ -223,15 +242,17 @@ class Laplace(ModeStart):
     def step(
         self, key: Array, target: Target, state: LaplaceState, batch: Batch | None
     ) -> tuple[LaplaceState, LaplaceInfo]:
-        """All was done at the start."""
+        """Nothing: `init` has done everything."""
         return state, state.info
 
     def approximation(
         self, target: Target, state: LaplaceState, draws: PyTree | None = None
-    ) -> Any:
+    ) -> Gaussian:
+        """The Gaussian of the frame."""
         return to_family(state.frame, self.covariance)
 
-    def predictive_target(self, target: Target, q: Any) -> Target:
+    def predictive_target(self, target: Target, q: Family) -> Target:
+        """The target with the network linearised at the mode, or as it is."""
         if self.predictive == "sampled":
             return target
         mode = q.mean["network"]

@@ -2,23 +2,29 @@
 
     maximise  log p(D | w) + log p(w)
 
-with any Optax optimiser on the objective divided by the number of data, so that a learning rate
-means the same whatever the data's size. It is the baseline, and where most others start. Its
-predictive has the likelihood's noise, but no uncertainty about the weights. With a learned noise
-scale and more weights than rows the joint mode is an interpolation with hardly any noise: give
-`validation` data, so that the run stops before, or a known noise scale.
+with any Optax optimiser on the objective divided by the number of data, so that learning rates do
+not depend on the size of the data. It is the baseline, and the warm start of most other methods.
+Its predictive has the likelihood's noise, but no uncertainty about the weights. With a learned
+noise scale and more weights than rows the joint mode interpolates with almost no noise: pass
+`validation` data for early stopping, or set a known noise scale.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.algorithms.optimizers import (
+    Optimizer,
+    Options,
+    check_optimizer,
+    make_optimizer,
+    robbins_monro,
+)
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.models.priors.checks import require_fixed_scale
@@ -27,11 +33,15 @@ from bayeslearn.tree import Array, PyTree
 
 
 class MAPState(NamedTuple):
+    """The weights, and the optimiser's state."""
+
     position: PyTree
-    optimizer_state: Any
+    optimizer_state: PyTree
 
 
 class MAPInfo(NamedTuple):
+    """The objective of a step."""
+
     log_joint: Array  # log p(D, w), estimated from the batch
     nll: Array  # -log p(D | w), estimated from the batch
 
@@ -45,11 +55,11 @@ class MAP(Algorithm):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(0.5, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
-    learn_noise: bool = hyper(True, "False holds the likelihood's own parameters at their start")
-    optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)
-    optimizer_options: Any = hyper((), "further arguments of the optimiser", free=True)
+    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
+    power: float = hyper(0.5, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")
+    optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
+    optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
 
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
@@ -59,6 +69,7 @@ class MAP(Algorithm):
         return make_optimizer(self.optimizer, self.optimizer_options, schedule)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a prior with a learned scale."""
         require_fixed_scale(
             target.prior,
             "map: the best scale of a single point is zero",
@@ -66,11 +77,14 @@ class MAP(Algorithm):
         )
 
     def init(self, key: Array, target: Target, params: PyTree) -> MAPState:
+        """At `params`."""
         return MAPState(params, self._optimizer().init(params))
 
     def step(
         self, key: Array, target: Target, state: MAPState, batch: Batch | None
     ) -> tuple[MAPState, MAPInfo]:
+        """One step of the optimiser."""
+
         def loss(params: PyTree) -> tuple[Array, MAPInfo]:
             log_likelihood = target.scaled_log_likelihood(params, batch, key)
             log_joint = log_likelihood + target.log_prior(params)
@@ -78,8 +92,8 @@ class MAP(Algorithm):
 
         gradient, info = jax.grad(loss, has_aux=True)(state.position)
         if not self.learn_noise and not target.is_density:
-            held = jax.tree.map(jnp.zeros_like, gradient["likelihood"])
-            gradient = gradient | {"likelihood": held}
+            frozen = jax.tree.map(jnp.zeros_like, gradient["likelihood"])
+            gradient = gradient | {"likelihood": frozen}
         updates, optimizer_state = self._optimizer().update(
             gradient, state.optimizer_state, state.position
         )
@@ -87,4 +101,5 @@ class MAP(Algorithm):
         return MAPState(position, optimizer_state), info
 
     def approximation(self, target: Target, state: MAPState, draws: PyTree | None = None) -> Point:
+        """A point mass at the weights."""
         return Point(state.position)

@@ -5,18 +5,18 @@
     lambda_i = p_i l^2 / (2 tau N),  lambda_b = l^2 / (2 tau N),  E = |y - f|^2 / 2
 
 Times N tau that is minus the log-likelihood and p_i l^2 / 2 |M_i|^2, where l^2 is the prior's
-precision and tau the noise's. So nobody has to relate l, tau and N: the model's prior and
-likelihood say them, and what is maximised is
+precision and tau the noise's. The model's prior and likelihood define l and tau, and the objective,
+which is maximised, is
 
     sum_n E[log p(y_n | x_n, W)] + E[log p(W)],       E|W_i|^2 = p_i |M_i|^2,
 
 the evidence lower bound without q's entropy, which a singular q does not have. A mask is drawn for
-each row in every step; a prediction's draws have one mask for all rows. The likelihood's own
-parameters carry no mask and keep their own prior.
+each row in every step; a draw of a prediction has one mask for all rows. The likelihood's own
+parameters have no mask, and their own prior.
 
-Written otherwise here: masks are z / p ("inverted"), so that what is learned is E[W_i] = p_i M_i,
-the weights of the plain network, which is how every framework trains dropout; the penalty is then
-l^2 / (2 p_i) |E W_i|^2. Gaussian masks N(1, (1 - p) / p) have the same two moments.
+Here masks are z / p ("inverted dropout"), so that the parameters are E[W_i] = p_i M_i, the weights
+of the plain network, as in other frameworks; the penalty is then l^2 / (2 p_i) |E W_i|^2. Gaussian
+masks N(1, (1 - p) / p) have the same two moments.
 
 Differs from the survey: p is the probability to keep (errata 29), masks stay on for prediction
 (errata 30), and the objective is not a bound (errata 34).
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,10 +35,17 @@ import optax
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper, hyper_parameters
-from bayeslearn.algorithms.optimizers import check_optimizer, make_optimizer, robbins_monro
+from bayeslearn.algorithms.optimizers import (
+    Optimizer,
+    Options,
+    check_optimizer,
+    make_optimizer,
+    robbins_monro,
+)
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Dropout
+from bayeslearn.families.base import Family
 from bayeslearn.models.networks.masked import (
     KeyedDraws,
     KeyedRows,
@@ -50,46 +57,51 @@ from bayeslearn.models.networks.masked import (
     masked_weights,
 )
 from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-LOOKS = 8  # masks per row when the objective is measured
-PROBES = 32  # keys and rows on which a network must show masks of its own
+EVALUATION_MASKS = 8  # masks per row in an evaluation of the objective
+PROBES = 32  # keys and rows on which a network is tested for its own masks
 
 
 class MCDropoutState(NamedTuple):
+    """The mean weights, and the optimiser's state."""
+
     position: PyTree  # E[W], and the likelihood's own parameters
-    optimizer_state: Any
+    optimizer_state: PyTree
 
 
 class MCDropoutInfo(NamedTuple):
+    """The objective of a step."""
+
     log_joint: Array  # E[log p(D | W)] + E[log p(W)], estimated from the batch and its masks
     nll: Array  # -E[log p(D | W)], estimated likewise
 
 
 class MCDropout(Algorithm):
-    """Dropout whose masks stay on for prediction: doubt at the cost of training a plain network.
+    """Dropout with masks also in prediction: epistemic uncertainty at the cost of a plain network.
 
-    Its limits: the posterior is singular (each layer's inputs are on or off; biases do not vary),
-    the prior behind it is improper, and the spread follows from `keep` and the size of the
-    weights: it does not shrink as data are added. Choose `keep` and the noise on held-out rows.
+    Its limits: the posterior is singular (inputs of a layer are on or off; biases are constant),
+    the prior behind it is improper, and the standard deviations follow from `keep` and the size of
+    the weights: they do not shrink with more data. Choose `keep` and the noise on held-out rows.
 
-    A network trained elsewhere with dropout is wrapped by `train=False`. Equinox modules with
-    Dropout layers use those layers' own masks.
+    `train=False` wraps a network that was trained with dropout before. Equinox modules with Dropout
+    layers use the masks of those layers.
     """
 
     name: ClassVar[str] = "mc-dropout"
-    title: ClassVar[str] = "dropout with its masks on for prediction"
+    title: ClassVar[str] = "dropout with masks also in prediction"
     capabilities: ClassVar[Capabilities] = Capabilities(
         needs_gaussian_prior=True, has_lower_bound=False
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(0.5, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
+    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
+    power: float = hyper(0.5, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
     keep: float = hyper(0.95, "probability to keep an input of a weight layer", above=0, most=1)
-    keep_by_layer: Any = hyper(
+    keep_by_layer: tuple[tuple[str, float], ...] = hyper(  # as pairs
         (),
         'other probabilities by name pattern, such as {"layers.0.*": 0.8}; 1 for no mask',
         free=True,
@@ -102,15 +114,15 @@ class MCDropout(Algorithm):
     )
     masks: str = hyper(
         "auto",
-        "who draws them: the method, on the inputs of every weight layer, or the network, from the"
-        " key it is given; auto: the network if it has Equinox Dropout layers",
+        "who draws them: the method, on the inputs of every weight layer, or the network, from its"
+        " key; auto: the network if it has Equinox Dropout layers",
         choices=("auto", "method", "network"),
     )
     train: bool = hyper(
-        True, "False keeps the network's weights as they are; only the noise scale is learned"
+        True, "False: the network's weights are frozen, and only the noise scale is learned"
     )
-    optimizer: Any = hyper("adam", "name of an Optax optimiser, or the object", free=True)
-    optimizer_options: Any = hyper((), "further arguments of the optimiser", free=True)
+    optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
+    optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
 
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
@@ -124,19 +136,20 @@ class MCDropout(Algorithm):
         for pattern, keep in pairs:
             is_number = isinstance(keep, int | float | np.number) and not isinstance(keep, bool)
             if not is_number or not 0 < keep <= 1:
-                must = "hold probabilities above 0 and at most 1"
+                must = "have probabilities above 0 and at most 1"
                 refuse("keep_by_layer", Shown(f"{keep!r} for {pattern!r}"), must)
 
     def _optimizer(self) -> optax.GradientTransformation:
         schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
         return make_optimizer(self.optimizer, self.optimizer_options, schedule)
 
-    # Where the masks are
+    # Masked weights
 
     def _has_own_masks(self, target: Target) -> bool:
+        """Whether the network draws the masks."""
         return self.masks == "network" or (self.masks == "auto" and has_dropout(target.network))
 
-    def _sites(self, target: Target, params: PyTree) -> tuple[tuple[Site, ...], tuple[Any, ...]]:
+    def _sites(self, target: Target, params: PyTree) -> tuple[tuple[Site, ...], tuple[float, ...]]:
         """The masked arrays of weights, and the probability to keep an input of each."""
         if self._has_own_masks(target):
             return (), ()
@@ -151,8 +164,9 @@ class MCDropout(Algorithm):
         return tuple(sites), tuple(keeps)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a prior with learned scales or correlations, and a network without masks."""
         require_fixed_scale(target.prior, self.name, "Learn it with bl.BayesByBackprop() first.")
-        if not target.prior.is_independent:
+        if target.prior is not None and not target.prior.is_independent:
             refuse(
                 "prior",
                 Shown("one with correlations"),
@@ -165,12 +179,12 @@ class MCDropout(Algorithm):
         sites = find_sites(params["network"])
         names = [site.name for site in sites]
         for pattern, keep in self.keep_by_layer:
-            told = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-            if not told:
+            matches = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+            if not matches:
                 must = f"name weights with a mask: {', '.join(names)}"
                 refuse("keep_by_layer", Shown(f"the pattern {pattern!r}"), must)
             others = [p for p, k in self.keep_by_layer if p != pattern and k != keep]
-            twice = [name for name in told if any(fnmatch.fnmatchcase(name, p) for p in others)]
+            twice = [n for n in matches if any(fnmatch.fnmatchcase(n, p) for p in others)]
             if twice:
                 refuse("keep_by_layer", Shown(f"two values for {twice[0]}"), "give one to each")
         if not sites or (len(sites) == 1 and not self.mask_input and not self.keep_by_layer):
@@ -178,13 +192,14 @@ class MCDropout(Algorithm):
                 "network",
                 Shown("one without weight layers to mask"),
                 "have dense, convolutional or recurrent layers for MC dropout",
-                "A layer of your own says where its inputs are: def input_axes(self): return"
+                "A layer of your own needs a method: def input_axes(self): return"
                 ' {"weight": -1} for weight @ x, -2 for x @ weight.'
                 if not sites
                 else "Leave mask_input at True: its only layer is the first.",
             )
 
     def _check_own_masks(self, target: Target, params: PyTree) -> None:
+        """Refuse settings of masks that the network draws, and a network that draws none."""
         for name in ("keep", "keep_by_layer", "mask_input", "noise"):
             if getattr(self, name) != hyper_parameters(self)[name]["default"]:
                 refuse(
@@ -205,7 +220,7 @@ class MCDropout(Algorithm):
                 "Switch its Dropout layers on: eqx.nn.inference_mode(module, value=False).",
             )
 
-    # What is maximised
+    # The objective
 
     def _masked_log_likelihood(
         self, key: Array, target: Target, params: PyTree, batch: Batch
@@ -219,14 +234,14 @@ class MCDropout(Algorithm):
         sites, keeps = self._sites(target, params)
         key_rows, key_batch = jax.random.split(key)
 
-        def part(per_row: bool) -> tuple[list[Site], list[Any]]:
+        def part(per_row: bool) -> tuple[list[Site], list[float]]:
             pairs = zip(sites, keeps, strict=True)
-            kept = [(s, k) for s, k in pairs if s.has_mask_per_row == per_row]
-            return [s for s, _ in kept], [k for _, k in kept]
+            chosen = [(s, k) for s, k in pairs if s.has_mask_per_row == per_row]
+            return [s for s, _ in chosen], [k for _, k in chosen]
 
         own_sites, own_keeps = part(True)
         masks = draw_masks(key_rows, own_sites, own_keeps, self.noise, rows)
-        # Arrays outside of layers can only be masked for all rows of a batch alike.
+        # Arrays outside of layers have one mask for all rows of a batch.
         shared_sites, shared_keeps = part(False)
         shared = draw_masks(key_batch, shared_sites, shared_keeps, self.noise)
         network = masked_weights(params["network"], shared_sites, shared)
@@ -236,23 +251,26 @@ class MCDropout(Algorithm):
         return target.scaled_log_likelihood({**params, "network": network}, batch)
 
     def _log_prior(self, target: Target, params: PyTree) -> Array:
-        """E[log p(W)] under q, which is log p(E[W]) less half the precision times the variance."""
-        assert target.prior is not None
+        """E[log p(W)] under q: log p(E[W]) minus half the precision times the variance."""
+        assert isinstance(target.prior, GaussianPrior)
         std = self._family(target, params).std
-        lost = jax.tree.map(lambda s, prec: 0.5 * prec * s**2, std, target.prior.prec)
-        return target.log_prior(params) - tree.total(lost)
+        penalty = jax.tree.map(lambda s, prec: 0.5 * prec * s**2, std, target.prior.prec)
+        return target.log_prior(params) - tree.total(penalty)
 
     def _family(self, target: Target, params: PyTree) -> Dropout:
+        """The distribution of the masked weights."""
         sites, keeps = self._sites(target, params)
-        keeps = tuple(jnp.asarray(keep, jnp.float64) for keep in keeps)
-        return Dropout(params, keeps, sites, self.noise, self._has_own_masks(target))
+        probabilities = tuple(jnp.asarray(keep, jnp.float64) for keep in keeps)
+        return Dropout(params, probabilities, sites, self.noise, self._has_own_masks(target))
 
     def init(self, key: Array, target: Target, params: PyTree) -> MCDropoutState:
+        """At `params`."""
         return MCDropoutState(params, self._optimizer().init(params))
 
     def step(
         self, key: Array, target: Target, state: MCDropoutState, batch: Batch | None
     ) -> tuple[MCDropoutState, MCDropoutInfo]:
+        """One step of the optimiser under random masks."""
         assert batch is not None
 
         def loss(params: PyTree) -> tuple[Array, MCDropoutInfo]:
@@ -270,26 +288,30 @@ class MCDropout(Algorithm):
         return MCDropoutState(position, optimizer_state), info
 
     def objective(self, key: Array, target: Target, state: MCDropoutState) -> dict[str, Array]:
+        """The objective on all rows, with several masks for each."""
         assert target.data is not None
         data = target.data
         terms = jax.lax.map(
             lambda k: self._masked_log_likelihood(k, target, state.position, data),
-            jax.random.split(key, LOOKS),
+            jax.random.split(key, EVALUATION_MASKS),
         )
         log_joint = jnp.mean(terms) + self._log_prior(target, state.position)
         return {
             "log_joint": log_joint,
             "nll": -jnp.mean(terms),
             "objective": log_joint,
-            "error": jnp.std(terms, ddof=1) / jnp.sqrt(LOOKS),
+            "error": jnp.std(terms, ddof=1) / jnp.sqrt(EVALUATION_MASKS),
         }
 
     def approximation(
         self, target: Target, state: MCDropoutState, draws: PyTree | None = None
     ) -> Dropout:
+        """The distribution of the masked weights."""
         return self._family(target, state.position)
 
-    def predictive_target(self, target: Target, q: Any) -> Target:
+    def predictive_target(self, target: Target, q: Family) -> Target:
+        """The target whose network takes draws with a key, if it draws its own masks."""
+        assert isinstance(q, Dropout)
         if not q.has_own_masks:
             return target
         network = KeyedDraws(target.network)

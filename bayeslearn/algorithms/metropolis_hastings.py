@@ -4,18 +4,19 @@
     log r = log f(theta*) + log g(theta | theta*) - log f(theta) - log g(theta* | theta)
     accept if log u < log r, else repeat theta;   f = p(D | theta) p(theta)
 
-The standard g is a random walk with covariance (2.38^2 / d) C, with C estimated and its scale
-tuned towards `target_acceptance` in warm-up only, so that the kept draws come from one fixed,
-symmetric kernel. `proposal` takes any other: a pair `(sample(key, params), log_prob(new, old))`,
-or `sample` alone if it is symmetric.
+The default g is a random walk with covariance (2.38^2 / d) C. C is estimated, and its scale
+adapted towards `target_acceptance`, in warm-up only, so that the saved draws come from one fixed,
+symmetric kernel. `proposal` is any other: a pair `(sample(key, params), log_prob(new, old))`, or
+`sample` alone if it is symmetric.
 
 Differs from the survey: f and the acceptance ratio (errata 18, 21). It does suffer from high
-dimension (errata 22): draws worth one independent draw grow in number like d.
+dimension (errata 22): the number of draws per effective draw grows like d.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +30,33 @@ from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-FULL_LIMIT = 256  # weights up to which covariance="auto" means a full matrix
+FULL_LIMIT = 256  # weights up to which covariance="auto" is a full matrix
+
+Sample = Callable[[Array, PyTree], PyTree]
+LogProb = Callable[[PyTree, PyTree], Array]
 
 
 class MetropolisHastingsState(NamedTuple):
+    """The position of a chain, and the random walk."""
+
     position: PyTree
     log_density: Array
     count: Array  # type: ignore[assignment]
     log_scale: Array
     factor: Array  # (k,) standard deviations or (k, k) Cholesky factor of C
-    moments: Any
+    moments: PyTree  # running covariance of the current window
 
 
 class MetropolisHastingsInfo(NamedTuple):
+    """Diagnostics of a step."""
+
     log_density: Array
     acceptance: Array
     scale: Array
 
 
 def log_ratio(log_f_new: Array, log_f_old: Array, log_g_back: Array, log_g_forth: Array) -> Array:
-    """log r; minus infinity where the proposed density is zero or not a number."""
+    """log r; minus infinity if the proposed density is zero or NaN."""
     ratio = (log_f_new - log_f_old) + (log_g_back - log_g_forth)
     return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)
 
@@ -64,14 +72,17 @@ class MetropolisHastings(Sampler):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("acceptance",))
 
     num_warmup: int = hyper(4000, "steps that adapt and are discarded", least=0)
-    thin: int = hyper(20, "steps per kept draw", least=1)
+    thin: int = hyper(20, "steps per saved draw", least=1)
     covariance: str = hyper(
         "auto", "shape of the random walk", choices=("auto", "diagonal", "full")
     )
     target_acceptance: float = hyper(
-        0.0, "aim of the scale; 0: 0.44 for one weight, falling to 0.234", least=0, below=1
+        0.0,
+        "target of the scale's adaptation; 0: 0.44 for one weight, decreasing to 0.234",
+        least=0,
+        below=1,
     )
-    proposal: Any = hyper(
+    proposal: Sample | tuple[Sample] | tuple[Sample, LogProb] | None = hyper(
         None, "(sample, log_prob), or sample(key, params) if symmetric", free=True
     )
 
@@ -81,13 +92,16 @@ class MetropolisHastings(Sampler):
             refuse("proposal", self.proposal, "be a function or a pair (sample, log_prob)")
 
     def _is_full(self, dimension: int) -> bool:
+        """Whether the random walk has a full covariance."""
         return self.covariance == "full" or (self.covariance == "auto" and dimension <= FULL_LIMIT)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a full covariance that would not fit in memory."""
         if self._is_full(tree.size(params)):
             tree.check_dense(tree.size(params), 'covariance="diagonal"')
 
     def init(self, key: Array, target: Target, params: PyTree) -> MetropolisHastingsState:
+        """A dispersed position around `params`."""
         dimension = tree.size(params)
         full = self._is_full(dimension)
         position, first = warming.start(
@@ -105,6 +119,7 @@ class MetropolisHastings(Sampler):
     def step(
         self, key: Array, target: Target, state: MetropolisHastingsState, batch: Batch | None
     ) -> tuple[MetropolisHastingsState, MetropolisHastingsInfo]:
+        """One proposal, accepted or rejected."""
         key_propose, key_accept = jax.random.split(key)
         proposed, log_g_back, log_g_forth = self._propose(key_propose, state)
         log_density = target.log_joint(proposed)
@@ -126,6 +141,7 @@ class MetropolisHastings(Sampler):
         return state._replace(count=state.count + 1), info
 
     def _propose(self, key: Array, state: MetropolisHastingsState) -> tuple[PyTree, Array, Array]:
+        """A proposal, and the log-densities of the reverse and the forward move."""
         if self.proposal is None:
             noise = jax.random.normal(key, state.factor.shape[:1], jnp.float64)
             move = state.factor @ noise if state.factor.ndim == 2 else state.factor * noise
@@ -142,6 +158,7 @@ class MetropolisHastings(Sampler):
         )
 
     def _adapt(self, state: MetropolisHastingsState, acceptance: Array) -> MetropolisHastingsState:
+        """The random walk adapted after a warm-up step."""
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
 
         dimension = tree.size(state.position)
@@ -150,9 +167,9 @@ class MetropolisHastings(Sampler):
         feeds, ends = warming.windows(self.num_warmup)
         # 0.44 in one dimension, 0.234 in many (Roberts and Rosenthal)
         theory = 0.234 + 0.206 / dimension
-        aim = jnp.where(self.target_acceptance > 0, self.target_acceptance, theory)
+        goal = jnp.where(self.target_acceptance > 0, self.target_acceptance, theory)
         gain = (1.0 + state.count) ** -0.6
-        state = state._replace(log_scale=state.log_scale + gain * (acceptance - aim))
+        state = state._replace(log_scale=state.log_scale + gain * (acceptance - goal))
 
         def new_window(old: MetropolisHastingsState) -> MetropolisHastingsState:
             moments = close(old.moments)

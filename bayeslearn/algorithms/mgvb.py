@@ -18,7 +18,7 @@ matrix of the covariance is half the Kronecker product (errata 97).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -34,7 +34,8 @@ from bayeslearn.algorithms.gaussian import (
     clip_spectrum,
 )
 from bayeslearn.data.rows import Batch
-from bayeslearn.geometry.frame import Function, Symmetric
+from bayeslearn.geometry.frame import Frame, Function, Symmetric
+from bayeslearn.gradients.whitened import Whitened
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -54,19 +55,22 @@ def manifold_step(
     stretch: Function,
     guards: bool,
 ) -> tuple[GaussianState, Array, Array]:
-    """Both momenta, the trust region, and the move: C <- C stretch(beta M)."""
-    frame: Any = state.frame
+    """Momentum, trust region, and the move C <- C stretch(beta M): one step in the frame.
+
+    Returns the state, whether the step was clipped, and its largest eigenvalue.
+    """
+    frame = state.frame
     mean_gradient, shortened = clip_mean_step(
         jax.tree.map(lambda g: jnp.asarray(beta, g.dtype) * g, mean_gradient), guards
     )
     if momentum is None:
-        memory: Any = ()
+        memory: PyTree = ()
         spectrum = frame.spectrum(cov_gradient)
         new_mean = frame.draw(mean_gradient)
     else:
         natural = jax.tree.map(jnp.subtract, frame.draw(mean_gradient), frame.mean)
         now = (natural, frame.dense(cov_gradient))
-        # The first step has no past: its momentum is its gradient.
+        # The momentum of the first step is its gradient.
         first = state.count == 0
         memory = jax.tree.map(
             lambda m, g: jnp.where(first, g, momentum * m + (1.0 - momentum) * g),
@@ -76,14 +80,14 @@ def manifold_step(
         spectrum = frame.spectrum(memory[1])
         new_mean = jax.tree.map(jnp.add, frame.mean, memory[0])
     step, clipped, largest = clip_spectrum(spectrum.scaled(beta), guards, *LOG_BOUNDS)
-    nothing = jax.tree.map(jnp.zeros_like, mean_gradient)
-    moved = frame.move(nothing, step, stretch)
+    no_step = jax.tree.map(jnp.zeros_like, mean_gradient)
+    moved = frame.move(no_step, step, stretch)
     moved = eqx.tree_at(lambda f: f.mean, moved, new_mean)
     return GaussianState(moved, memory, state.count + 1), clipped | shortened, largest
 
 
-def no_momentum(frame: Any) -> Any:
-    """Zeros of the shape of both momenta."""
+def no_momentum(frame: Frame) -> PyTree:
+    """Zero momentum of mean and covariance."""
     noise = jax.tree.map(jnp.zeros_like, frame.noise(jax.random.key(0), 2))
     return jax.tree.map(jnp.zeros_like, frame.mean), frame.dense(frame.outer(noise, noise))
 
@@ -93,7 +97,7 @@ class ManifoldVI(GaussianVI):
 
     momentum: float | None = hyper(
         None,
-        "weight of the transported past (the paper: 0.4); None: no momentum, and steps of low rank",
+        "weight of the transported momentum (the paper: 0.4); None: none, and low-rank steps",
         least=0,
         below=1,
         optional=True,
@@ -101,8 +105,29 @@ class ManifoldVI(GaussianVI):
     )
     form: str = hyper("h", "what the score multiplies", choices=("h", "log-likelihood"))
 
-    def first_momentum(self, frame: Any) -> Any:
+    @property
+    def score_options(self) -> dict[str, str]:
+        """The form of the score estimator."""
+        return {"form": self.form}
+
+    def first_momentum(self, frame: Frame) -> PyTree:
+        """Zero, if there is momentum."""
         return () if self.momentum is None else no_momentum(frame)
+
+    def retract(
+        self, state: GaussianState, estimate: Whitened, gradient: Symmetric, stretch: Function
+    ) -> tuple[GaussianState, GaussianInfo]:
+        """A step along `gradient`, that of covariance or precision: C <- C stretch(beta M)."""
+        state, clipped, largest = manifold_step(
+            state,
+            estimate.mean,
+            gradient,
+            beta=self.rate(state),
+            momentum=self.momentum,
+            stretch=stretch,
+            guards=self.guards,
+        )
+        return state, GaussianInfo.of_step(estimate, clipped, largest)
 
 
 class MGVB(ManifoldVI):
@@ -116,15 +141,7 @@ class MGVB(ManifoldVI):
     def step(
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> tuple[GaussianState, GaussianInfo]:
-        estimate = self.estimate(key, target, state, batch, form=self.form)
-        state, clipped, largest = manifold_step(
-            state,
-            estimate.mean,
-            estimate.cov.scaled(self.cov_rate),
-            beta=self.rate(state),
-            momentum=self.momentum,
-            stretch=lambda b: jnp.sqrt(retraction(b)),
-            guards=self.guards,
-        )
-        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
-        return state, info
+        """A retraction of the covariance along its gradient G."""
+        estimate = self.estimate(key, target, state, batch)
+        gradient = estimate.cov.scaled(self.cov_rate)
+        return self.retract(state, estimate, gradient, lambda b: jnp.sqrt(retraction(b)))

@@ -2,13 +2,12 @@
 
     rho ~ N(0, M);   a tree of leapfrog steps is doubled forwards or backwards, at random, until
     it turns:        r . M^-1 rho_first <= 0  or  r . M^-1 rho_last <= 0,
-                     r the sum of its momenta, its ends counted half
-    a point of it is drawn with probability ~ exp(-H), the newer half preferred (Betancourt 2017)
+                     r the sum of its momenta, with half weight for its ends
+    a point of it is drawn with probability ~ exp(-H), biased to the newer half (Betancourt 2017)
 
-A half that turns within itself, or in which the energy error is out of bounds (divergent), is not
-added. Whether a subtree turns is looked up as its last leaf is reached, beside what was kept of its
-first one, so that a tree is a loop and holds a point for every doubling, not for every leaf.
-Warm-up is the same as HMC's.
+A half that contains a U-turn, or a divergent energy error, is not added. The criterion of a subtree
+is evaluated at its last leaf, from values saved at its first leaf, so that the tree is built by a
+loop that stores a point for every doubling instead of every leaf. Warm-up is that of HMC.
 """
 
 from __future__ import annotations
@@ -33,10 +32,12 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
 
-MAX_ENERGY_ERROR = 1000.0  # beyond it a trajectory diverged
+MAX_ENERGY_ERROR = 1000.0  # of a trajectory that is not divergent
 
 
 class NUTSInfo(NamedTuple):
+    """Diagnostics of a step."""
+
     log_density: Array
     acceptance: Array  # average acceptance probability over the trajectory
     diverging: Array
@@ -44,7 +45,9 @@ class NUTSInfo(NamedTuple):
     num_gradients: Array
 
 
-class Point(NamedTuple):
+class PhasePoint(NamedTuple):
+    """A point of a trajectory."""
+
     position: Array
     momentum: Array
     log_density: Array
@@ -52,40 +55,40 @@ class Point(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Leaves that follow each other, and the one drawn of them."""
+    """Consecutive leaves, and the one drawn from them."""
 
     drawn: tuple[Array, Array, Array]  # position, log-density, gradient
     log_weight: Array  # log sum of exp(H_0 - H)
-    momentum: Array  # the sum of all leaves'
+    momentum: Array  # the sum over all leaves
 
 
 class TreeStats(NamedTuple):
-    """Of all leaves that were tried."""
+    """Statistics of all leaves that were evaluated."""
 
     num_gradients: Array
-    acceptance: Array  # a sum
+    acceptance: Array  # the sum of acceptance probabilities
     turning: Array
     diverging: Array
 
 
 def is_turning(inner: Array, first: Array, last: Array) -> Array:
-    """`inner`: the sum of momenta, the ends counted half; `first`, `last`: the ends' velocities."""
+    """The U-turn criterion; `inner` is r, `first` and `last` are the velocities of the ends."""
     return (inner @ first <= 0) | (inner @ last <= 0)
 
 
 def grow(
-    advance: Callable[[Point], Point],
+    advance: Callable[[PhasePoint], PhasePoint],
     velocity: Callable[[Array], Array],
     energy: Array,
-    start: Point,
+    start: PhasePoint,
     num_leaves: Array,
     max_doublings: int,
     uniform: Array,
     stats: TreeStats,
-) -> tuple[Point, Branch, TreeStats]:
+) -> tuple[PhasePoint, Branch, TreeStats]:
     """`num_leaves` (a power of two) leaves after `start`, or fewer if they turn or diverge.
 
-    One uniform number draws among all leaves: what a choice leaves of it is uniform again.
+    One uniform number draws among all leaves: given a choice, its remainder is uniform again.
     """
 
     def is_growing(carry: tuple) -> Array:
@@ -93,68 +96,69 @@ def grow(
         return (leaf < num_leaves) & ~stats.turning & ~stats.diverging
 
     def one(carry: tuple) -> tuple:
-        leaf, point, branch, uniform, kept, stats = carry
+        leaf, point, branch, uniform, saved, stats = carry
         point = advance(point)
         speed = velocity(point.momentum)
         gain = energy - (kinetic_energy(point.momentum, speed) - point.log_density)
-        is_finite = gain > -MAX_ENERGY_ERROR  # nor is it NaN
+        is_finite = gain > -MAX_ENERGY_ERROR  # and not NaN
         gain = jnp.where(is_finite, gain, -jnp.inf)
 
         log_weight = jnp.logaddexp(branch.log_weight, gain)
-        share = jnp.where(is_finite, jnp.exp(gain - log_weight), 0.0)
-        takes = uniform < share
-        uniform = jnp.where(takes, uniform / share, (uniform - share) / (1.0 - share))
+        prob = jnp.where(is_finite, jnp.exp(gain - log_weight), 0.0)
+        takes = uniform < prob
+        uniform = jnp.where(takes, uniform / prob, (uniform - prob) / (1.0 - prob))
         drawn = tree.where(takes, _without_momentum(point), branch.drawn)
         momentum = branch.momentum + point.momentum
         inner = momentum - 0.5 * point.momentum
 
-        # Subtrees that are open have their first leaves in the first places, one for each of the
-        # ones in the leaf's number; the place behind all others is for leaves that open none.
-        place = jax.lax.population_count(leaf >> 1)
+        # The first leaves of open subtrees are saved at the first indices, one for each one-bit of
+        # the leaf's number; the last index is for leaves that open no subtree.
+        index = jax.lax.population_count(leaf >> 1)
         num_ending = jax.lax.population_count(leaf & ~(leaf + 1))
-        opened = jnp.where(num_ending == 0, place, max_doublings)
-        kept = jax.lax.dynamic_update_index_in_dim(kept, jnp.stack([inner, speed]), opened, 0)
+        opened = jnp.where(num_ending == 0, index, max_doublings)
+        saved = jax.lax.dynamic_update_index_in_dim(saved, jnp.stack([inner, speed]), opened, 0)
 
-        def look(i: Array, turning: Array) -> Array:
-            before, first = jax.lax.dynamic_index_in_dim(kept, i, 0, keepdims=False)
+        def check(i: Array, turning: Array) -> Array:
+            before, first = jax.lax.dynamic_index_in_dim(saved, i, 0, keepdims=False)
             return turning | is_turning(inner - before, first, speed)
 
-        turning = jax.lax.fori_loop(place + 1 - num_ending, place + 1, look, jnp.asarray(False))
+        turning = jax.lax.fori_loop(index + 1 - num_ending, index + 1, check, jnp.asarray(False))
         acceptance = stats.acceptance + jnp.exp(jnp.minimum(gain, 0.0))
         stats = TreeStats(stats.num_gradients + 1, acceptance, turning, ~is_finite)
-        return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, kept, stats
+        return leaf + 1, point, Branch(drawn, log_weight, momentum), uniform, saved, stats
 
-    nothing = jnp.asarray(-jnp.inf)
-    empty = Branch(_without_momentum(start), nothing, jnp.zeros_like(start.momentum))
-    kept = jnp.zeros((max_doublings + 1, 2, start.position.size))
-    first = (jnp.zeros((), jnp.int32), start, empty, uniform, kept, stats)
+    no_weight = jnp.asarray(-jnp.inf)
+    empty = Branch(_without_momentum(start), no_weight, jnp.zeros_like(start.momentum))
+    saved = jnp.zeros((max_doublings + 1, 2, start.position.size))
+    first = (jnp.zeros((), jnp.int32), start, empty, uniform, saved, stats)
     _, point, branch, _, _, stats = jax.lax.while_loop(is_growing, one, first)
     return point, branch, stats
 
 
-def _without_momentum(point: Point) -> tuple[Array, Array, Array]:
+def _without_momentum(point: PhasePoint) -> tuple[Array, Array, Array]:
     return point.position, point.log_density, point.gradient
 
 
 class NUTS(HamiltonianSampler):
-    """The no-U-turn sampler, the reference the others are held against."""
+    """The no-U-turn sampler, the reference for all other methods."""
 
     name: ClassVar[str] = "nuts"
     title: ClassVar[str] = "no-U-turn sampler"
 
-    num_samples: int = hyper(500, "draws kept per chain", least=1)
-    max_doublings: int = hyper(7, "most doublings of a trajectory (2^n gradients)", least=1)
+    num_samples: int = hyper(500, "saved draws per chain", least=1)
+    max_doublings: int = hyper(7, "maximum doublings of a trajectory (2^n gradients)", least=1)
 
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
     ) -> tuple[HamiltonianState, NUTSInfo]:
+        """One trajectory, and a draw from it."""
         _, log_joint = in_one_vector(target, state.position)
         value_and_grad = jax.value_and_grad(log_joint)
         velocity, draw_momentum = metric(state.warmup.inverse_mass)
         key_momentum, key_tree = jax.random.split(key)
         momentum = draw_momentum(key_momentum)
         uniforms = jax.random.uniform(key_tree, (self.max_doublings, 3), jnp.float64)
-        start = Point(
+        start = PhasePoint(
             tree.ravel(state.position), momentum, state.log_density, tree.ravel(state.gradient)
         )
         energy = kinetic_energy(momentum, velocity(momentum)) - state.log_density
@@ -169,8 +173,8 @@ class NUTS(HamiltonianSampler):
             side = (forwards < 0.5).astype(jnp.int32)
             signed = state.warmup.step_size * (2 * side - 1)
 
-            def advance(point: Point) -> Point:
-                return Point(*leapfrog(value_and_grad, velocity, *point, signed, 1))
+            def advance(point: PhasePoint) -> PhasePoint:
+                return PhasePoint(*leapfrog(value_and_grad, velocity, *point, signed, 1))
 
             end, half, stats = grow(
                 advance,

@@ -1,21 +1,24 @@
-"""Step sizes, and Optax optimisers by specification, so that they can be written as JSON."""
+"""Step size schedules, and Optax optimisers by name and options, which can be stored as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import optax
 
 from bayeslearn.errors import refuse
-from bayeslearn.tree import Array
+from bayeslearn.tree import Array, PyTree
 
 Schedule = Callable[[Array], Array]
+Number = Array | float
+Optimizer: TypeAlias = "str | optax.GradientTransformation"
+Options = Mapping[str, PyTree] | tuple[tuple[str, PyTree], ...]  # an optimiser's arguments
 
 
-def check_optimizer(optimizer: Any, options: Any) -> None:
-    """Refuse what `make_optimizer` could not build, when the algorithm is written down."""
+def check_optimizer(optimizer: Optimizer, options: Options) -> None:
+    """Refuse what `make_optimizer` could not build, when the algorithm is made."""
     if isinstance(optimizer, optax.GradientTransformation):
         return
     factory = getattr(optax, optimizer, None) if isinstance(optimizer, str) else None
@@ -32,24 +35,25 @@ def check_optimizer(optimizer: Any, options: Any) -> None:
 
 
 def make_optimizer(
-    optimizer: Any, options: Any, learning_rate: Array | float | Schedule
+    optimizer: Optimizer, options: Options, learning_rate: Number | Schedule
 ) -> optax.GradientTransformation:
+    """The optimiser; a learning rate is not used by one that is an Optax object."""
     if isinstance(optimizer, optax.GradientTransformation):
         return optimizer
     return getattr(optax, optimizer)(learning_rate, **dict(options))
 
 
-def robbins_monro(learning_rate: Any, decay_steps: Any, power: Any) -> Schedule:
+def robbins_monro(learning_rate: Number, decay_steps: Number, power: Number) -> Schedule:
     """learning_rate / (1 + t / decay_steps)^power; constant when power is 0."""
     return lambda count: learning_rate / (1.0 + count / decay_steps) ** power
 
 
-def polynomial_decay(learning_rate: Any, length: Any, power: Any) -> Schedule:
+def polynomial_decay(learning_rate: Number, length: Number, power: Number) -> Schedule:
     """learning_rate * (1 - t / length)^power; constant when power or length is 0."""
 
     def rate(count: Array) -> Array:
-        last = 1.0 / jnp.maximum(length, 1.0)  # of a run of `length` steps; later ones keep it
-        left = jnp.where(length > 0, jnp.maximum(1.0 - count * last, last), 1.0)
-        return learning_rate * left**power
+        last = 1.0 / jnp.maximum(length, 1.0)  # at the last of `length` steps, and after it
+        remaining = jnp.where(length > 0, jnp.maximum(1.0 - count * last, last), 1.0)
+        return learning_rate * remaining**power
 
     return rate

@@ -1,4 +1,4 @@
-"""What all samplers share: counts of steps, and chains that pool what they learn in warm-up."""
+"""The base of the samplers: numbers of steps, and pooling of chains during warm-up."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from bayeslearn.tree import PyTree
 
 
 class Sampler(ModeStart):
-    """Base of the samplers (abstract). Warm-up is part of `step`: its phase follows from the count
-    in the state, so that a run can be cut anywhere."""
+    """Base of the samplers (abstract).
+
+    Warm-up is part of `step`: its phase follows from the count in the state, so that a run can be
+    interrupted anywhere.
+    """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         is_sampler=True, takes_minibatches=False, has_lower_bound=False
     )
 
     num_warmup: int = hyper(500, "steps that adapt and are discarded", least=0)
-    num_samples: int = hyper(1000, "draws kept per chain", least=1)
-    thin: int = hyper(1, "steps per kept draw", least=1)
+    num_samples: int = hyper(1000, "saved draws per chain", least=1)
+    thin: int = hyper(1, "steps per saved draw", least=1)
 
     def pooling_steps(self) -> tuple[int, ...]:
-        """Numbers of steps after which chains pool what they have learned."""
+        """Numbers of steps after which chains pool their adaptation."""
         return ()
 
     def pool(self, states: PyTree) -> PyTree:
-        """The states of all chains, along a leading axis, after such a step."""
+        """The states of all chains, along a leading axis, with their adaptation pooled."""
         return states
 
     def approximation(self, target: Target, state: PyTree, draws: PyTree | None = None) -> Draws:
+        """The draws."""
         return Draws(draws)

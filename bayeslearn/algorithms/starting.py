@@ -1,4 +1,4 @@
-"""Methods that start at the mode of the posterior."""
+"""The base of the methods that start at the posterior mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ModeStart(Algorithm):
     def warm_start(self) -> Algorithm | None:
         """MAP with the noise scale fixed.
 
-        The joint mode of weights and noise of a network with more weights than rows is an
-        interpolation without noise, far from the bulk of the posterior.
+        With more weights than rows, the joint mode of weights and noise interpolates the data
+        without noise, far from the bulk of the posterior.
         """
         return MAP(learn_noise=False)

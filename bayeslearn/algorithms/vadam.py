@@ -10,23 +10,23 @@ and t the number of steps so far plus one:
     mean <- mean - beta m_hat / (sqrt(s_hat) + lambda/N)
     m_hat = m / (1 - beta1^t),   s_hat = s / (1 - beta2^t)    `bias_correction`
 
-The standard deviation has the uncorrected s. Several draws (`num_draws`) average g and g^2.
-Without noise and prior it is Adam with eps = 0. `start="laplace"` begins with the curvature at the
-warm start, s = (prec - lambda) / N, which leaves no transient in s and no bias to correct in it;
-`start="zero"` is the paper's, where q begins as the prior.
+The standard deviation has the uncorrected s. With several draws (`num_draws`) g and g^2 are
+averaged. Without noise and prior it is Adam with eps = 0. `start="laplace"` starts from the
+curvature at the warm start, s = (prec - lambda) / N, so that s has no transient and needs no bias
+correction; `start="zero"` is the paper's, where q starts as the prior.
 
-**The price of a batch.** g^2 is the square of a mean, not the mean of squares h that a precision
-is made of: for M of N rows without replacement
+**Batch size.** g^2 is the square of a mean, not the mean of squares h that estimates the precision:
+for M of N rows without replacement
 
     E[g^2] = w h + (1 - w) gbar^2,   w = (N - M) / (M (N - 1)),
 
 about h/M near a mode. So with `squares="mean"`, the paper's, the variance of q is up to M times
-too large for M > 1 (8.6 to 10.6 times at M = 32), and a full batch (w = 0) knows nothing of h:
-use batch_size=1 with it where the spread matters. `squares="signs"` keeps M = 1's spread at every
-M: with random signs r_i, (sum_i r_i g_i)^2 / M is h in expectation, for one more backward pass
-and no per-example gradient. At M = 1 both are the same.
+too large for M > 1 (8.6 to 10.6 times at M = 32), and a full batch (w = 0) has no information on h:
+use batch_size=1 with it if the standard deviation matters. With `squares="signs"` q does not
+depend on M: with random signs r_i, (sum_i r_i g_i)^2 / M is h in expectation, for one more
+backward pass and no per-example gradient. At M = 1 both are the same.
 
-Differs from the survey: std (errata 70), m and s are kept uncorrected (errata 76).
+Differs from the survey: std (errata 70), m and s are stored uncorrected (errata 76).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from bayeslearn.tree import Array, PyTree
 
 
 class VadamState(NamedTuple):
+    """The mean, and Adam's averages."""
+
     mean: PyTree
     s: PyTree  # uncorrected average of squared gradients
     m: PyTree  # uncorrected average of gradients
@@ -58,11 +60,13 @@ class VadamState(NamedTuple):
 
 
 class VadamInfo(NamedTuple):
+    """The negative log-likelihood of a step."""
+
     nll: Array  # -log p(D | theta) at the draws, estimated from the batch
 
 
 class Correction(NamedTuple):
-    """What m and s are divided by in the mean's step."""
+    """Divisors of m and s in the mean's step."""
 
     m: Array | float
     s: Array | float
@@ -71,39 +75,41 @@ class Correction(NamedTuple):
 def prior_prec_per_datum(target: Target, params: PyTree, num_data: Array) -> tuple[PyTree, PyTree]:
     """The prior's mean, and lambda / N, for every weight.
 
-    Of a prior with correlations: those of each weight given the others, which is what they are
-    to a mean-field q; -lambda (w - mean) is then the whole gradient of its log-density.
+    If the prior is correlated, those of each weight given the others: -lambda (w - mean) is then
+    the whole gradient of its log-density.
     """
     assert target.prior is not None
     mean, prec = target.prior.conditional(params)
     return mean, jax.tree.map(lambda p: p / num_data.astype(p.dtype), prec)
 
 
-def std_from_scale(s: PyTree, share: PyTree, num_data: Array) -> PyTree:
-    """std = 1 / sqrt(N (s + lambda/N)); s of the uncorrected kind."""
-    return jax.tree.map(lambda v, p: jax.lax.rsqrt(num_data.astype(v.dtype) * (v + p)), s, share)
+def std_from_scale(s: PyTree, prior_prec: PyTree, num_data: Array) -> PyTree:
+    """std = 1 / sqrt(N (s + lambda/N)), with s uncorrected; `prior_prec` is lambda / N."""
+    return jax.tree.map(
+        lambda v, p: jax.lax.rsqrt(num_data.astype(v.dtype) * (v + p)), s, prior_prec
+    )
 
 
 def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> PyTree:
     """(prec - lambda) / N of the curvature at `params`, never negative."""
-    _, share = prior_prec_per_datum(target, params, num_data)
+    _, prior_prec = prior_prec_per_datum(target, params, num_data)
     prec = starting_prec(key, target, params, target.data)
     return jax.tree.map(
-        lambda p, own: jnp.maximum(p / num_data.astype(p.dtype) - own, 0.0), prec, share
+        lambda p, p0: jnp.maximum(p / num_data.astype(p.dtype) - p0, 0.0), prec, prior_prec
     )
 
 
 def batch_gradient(
     key: Array, target: Target, params: PyTree, batch: Batch | None, squares: str
 ) -> tuple[Array, PyTree, PyTree]:
-    """Negative log-likelihood of all data, its batch-mean gradient g, and what s averages."""
+    """Negative log-likelihood of all data, its batch-mean gradient g, and the square for s."""
     terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
     rows = target.num_data / target.scale(batch)
     (gradient,) = pull(jnp.full_like(terms, -1.0 / rows))
     signed = gradient
     if squares == "signs":
         signs = jax.random.rademacher(key, terms.shape, terms.dtype)
-        if batch is not None and batch.weight is not None:  # terms have it whole, squares once
+        if batch is not None and batch.weight is not None:  # of the weight, a square has one factor
             signs = signs / jnp.sqrt(jnp.where(batch.weight > 0, batch.weight, 1.0))
         (signed,) = pull(signs / jnp.sqrt(rows))
     return -jnp.sum(terms) * target.scale(batch), gradient, jax.tree.map(jnp.square, signed)
@@ -116,22 +122,22 @@ def vadam_update(
     gradient: Array,
     square: Array,
     prior_mean: Array,
-    share: Array,
+    prior_prec: Array,
     *,
     rate: Array | float,
     beta1: Array | float,
     beta2: Array | float,
     correction: Correction,
 ) -> tuple[Array, Array, Array]:
-    """One leaf's new mean, m and s; `share` is lambda / N."""
-    m = beta1 * m + (1.0 - beta1) * (gradient + share * (mean - prior_mean))
+    """One leaf's new mean, m and s; `prior_prec` is lambda / N."""
+    m = beta1 * m + (1.0 - beta1) * (gradient + prior_prec * (mean - prior_mean))
     s = beta2 * s + (1.0 - beta2) * square
-    step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + share)
+    step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
     return mean - step, m, s
 
 
 class Vadam(ModeStart):
-    """Mean-field variational inference at the price of Adam, from squared batch gradients."""
+    """Mean-field variational inference at the cost of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
     title: ClassVar[str] = "variational Adam: weight noise inside Adam"
@@ -141,24 +147,25 @@ class Vadam(ModeStart):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     learning_rate: float = hyper(0.1, "step size of the mean", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
-    beta1: float = hyper(0.9, "memory of the gradient's average m", least=0, below=1)
-    beta2: float = hyper(0.99, "memory of the squares' average s", least=0, below=1)
+    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
+    power: float = hyper(1.0, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
+    beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)
     num_draws: int = hyper(4, "draws of the weights per step", least=1)
-    bias_correction: bool = hyper(True, "correct averages that start from zero, as Adam does")
+    bias_correction: bool = hyper(True, "correct averages that start at zero, as Adam does")
     start: str = hyper(
         "laplace", "first s: curvature at the warm start, or zero", choices=("laplace", "zero")
     )
     squares: str = hyper(
         "signs",
-        "what s averages: the squared batch mean (mean, the paper's), or an unbiased estimate of"
-        " the mean square by random signs (signs); they differ for batches of more than one row",
+        "squares in s: of the batch mean (mean, the paper's), or an unbiased estimate of the mean"
+        " square by random signs (signs); they differ for batches of more than one row",
         choices=("signs", "mean"),
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VadamState:
+        """At `params`, with s as set by `start`."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         s = starting_s(key, target, params, target.num_data) if self.start == "laplace" else zeros
         return VadamState(params, s, zeros, jnp.zeros((), jnp.int32))
@@ -166,9 +173,10 @@ class Vadam(ModeStart):
     def step(
         self, key: Array, target: Target, state: VadamState, batch: Batch | None
     ) -> tuple[VadamState, VadamInfo]:
+        """One step of Adam at draws of q."""
         num_data = target.num_data
-        prior_mean, share = prior_prec_per_datum(target, state.mean, num_data)
-        q = DiagonalGaussian(state.mean, std_from_scale(state.s, share, num_data))
+        prior_mean, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
+        q = DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))
         key_draws, key_signs = jax.random.split(key)
 
         def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
@@ -177,16 +185,16 @@ class Vadam(ModeStart):
         seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
         keys = jax.random.split(key_signs, self.num_draws)
         nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
-        mean, m, s = self.updated(state, gradient, square, prior_mean, share)
+        mean, m, s = self.update(state, gradient, square, prior_mean, prior_prec)
         return VadamState(mean, s, m, state.count + 1), VadamInfo(nll)
 
-    def updated(
+    def update(
         self,
         state: VadamState,
         gradient: PyTree,
         square: PyTree,
         prior_mean: PyTree,
-        share: PyTree,
+        prior_prec: PyTree,
     ) -> tuple[PyTree, PyTree, PyTree]:
         """`vadam_update` leaf by leaf, at this count's rate and corrections."""
         t = state.count.astype(jnp.float64) + 1.0
@@ -201,17 +209,18 @@ class Vadam(ModeStart):
         numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
-            # In the leaf's own type: one float64 number would make all work on it double.
+            # In the leaf's type: one float64 number would promote all operations.
             return vadam_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
-        parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
+        parts = (state.mean, state.m, state.s, gradient, square, prior_mean, prior_prec)
         return tree_unzip(leaf, *parts)
 
     def approximation(
         self, target: Target, state: VadamState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
-        _, share = prior_prec_per_datum(target, state.mean, target.num_data)
-        return DiagonalGaussian(state.mean, std_from_scale(state.s, share, target.num_data))
+        """The diagonal Gaussian of mean and s."""
+        _, prior_prec = prior_prec_per_datum(target, state.mean, target.num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, target.num_data))
 
 
 def tree_unzip(

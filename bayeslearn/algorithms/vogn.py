@@ -15,17 +15,18 @@ average; the heavy ball m <- beta1 m + g is the same with the learning rate time
 **Tempering.** The objective is E_q[log p(D | theta)] - T KL(q | prior), T = `temperature` times a
 warm-up from 0.01 to 1 over `kl_warmup` steps. Its best precision is N h / T + lambda, the fixed
 point above: s = h / T, and std has lambda/N also for T != 1. `augmentation` counts each row that
-many times, for data augmentation that makes new ones. The lower bound that `fit` reports is that
-of T = 1 and the true N. `damping` steadies the mean's step and leaves the spread alone.
+many times, for data augmentation that creates new ones. The lower bound that `fit` reports is that
+of T = 1 and the true N. `damping` stabilises the mean's step and does not change std.
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
-specified: a noise scale held three times too small makes the variance about 0.11 of mean
-field's, three times too large about 8 times it. Learn the noise, or take "fisher" (labels sampled
-from the model, unbiased for the Gauss-Newton diagonal) or "gauss-newton" (its diagonal exactly).
+specified: a noise scale fixed at a third of the true one makes the variance about 0.11 of mean
+field's, at three times the true one about 8 times it. Learn the noise, or use "fisher" (labels
+sampled from the model, unbiased for the Gauss-Newton diagonal) or "gauss-newton" (its exact
+diagonal).
 
-**Rows of a draw.** With `draw_rows="share"` the batch is dealt out to the draws, each with noise of
-its own on its own rows, as Osawa et al. do on as many devices: unbiased as well, and S draws cost
-what one does. With "all", every draw sees every row.
+**Rows of a draw.** With `draw_rows="share"` the batch is split among the draws, each with its own
+noise on its own rows, as Osawa et al. do on several devices: unbiased as well, and S draws cost as
+much as one. With "all", every draw is evaluated on every row.
 
 Differs from the survey: std (errata 70), the sign of g (errata 79), s is averaged with s and not
 with m (errata 80), m is divided by s + lambda/N (errata 81), the name of h (errata 78).
@@ -51,10 +52,12 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-FIRST_WEIGHT = 0.01  # of the complexity cost, when a warm-up begins
+FIRST_WEIGHT = 0.01  # of the complexity cost, at the start of a warm-up
 
 
 class VOGNState(NamedTuple):
+    """The mean, and the averages of squares and gradients."""
+
     mean: PyTree
     s: PyTree
     m: PyTree
@@ -62,6 +65,8 @@ class VOGNState(NamedTuple):
 
 
 class VOGNInfo(NamedTuple):
+    """The lower bound of a step, and the weight of the complexity cost."""
+
     elbo: Array  # at T = 1, from the step's draws and batch
     nll: Array
     kl: Array
@@ -75,7 +80,7 @@ def vogn_update(
     gradient: Array,
     square: Array,
     prior_mean: Array,
-    share: Array,
+    prior_prec: Array,
     *,
     rate: Array | float,
     beta1: Array | float,
@@ -83,19 +88,19 @@ def vogn_update(
     weight: Array | float,
     damping: Array | float,
 ) -> tuple[Array, Array, Array]:
-    """One leaf's new mean, m and s; `share` is lambda / N, `weight` is T."""
-    m = beta1 * m + (1.0 - beta1) * (gradient + weight * share * (mean - prior_mean))
+    """One leaf's new mean, m and s; `prior_prec` is lambda / N, `weight` is T."""
+    m = beta1 * m + (1.0 - beta1) * (gradient + weight * prior_prec * (mean - prior_mean))
     s = (1.0 - weight * beta2) * s + beta2 * square
-    return mean - rate * m / (s + share + damping), m, s
+    return mean - rate * m / (s + prior_prec + damping), m, s
 
 
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
     """Means over the rows of -log p, of its gradient and of the gradient's square."""
     log_likelihood, gradient, squares = curvature.moments(target, params, batch)
-    share = target.scale(batch) / target.num_data  # of one row
+    row_weight = target.scale(batch) / target.num_data
 
     def mean(leaf: Array) -> Array:
-        return leaf * share.astype(leaf.dtype)
+        return leaf * row_weight.astype(leaf.dtype)
 
     return (
         mean(-log_likelihood),
@@ -104,8 +109,8 @@ def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Arra
     )
 
 
-def dealt_out(target: Target, rows: Batch, num: int) -> tuple[Batch, Array]:
-    """A batch in `num` parts, and the share of its rows that each has; padding is no row."""
+def split_batch(target: Target, rows: Batch, num: int) -> tuple[Batch, Array]:
+    """A batch in `num` parts, and the fraction of its rows, without padding, in each."""
     if len(rows.y) % num:
         must = f'divide the rows of a batch ({len(rows.y)}) with draw_rows="share"'
         refuse("num_draws", num, must)
@@ -125,14 +130,14 @@ class VOGN(ModeStart):
         progress=("nll", "kl"), evaluation_only=("elbo", "kl")
     )
 
-    learning_rate: float = hyper(0.3, "share of the natural step of the mean", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size begins to fall", above=0)
-    power: float = hyper(1.0, "how fast it falls: 1 / (1 + t / decay_steps)^power", least=0)
-    beta1: float = hyper(0.9, "memory of the gradient's average m", least=0, below=1)
-    beta2: float = hyper(0.01, "share of the new squares in their average s", above=0, most=1)
+    learning_rate: float = hyper(0.3, "fraction of the natural step of the mean", above=0)
+    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
+    power: float = hyper(1.0, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
+    beta2: float = hyper(0.01, "weight of the new squares in their average s", above=0, most=1)
     num_draws: int = hyper(4, "draws of the weights per step", least=1)
     draw_rows: str = hyper(
-        "all", "rows of the batch that each draw sees: all, or its share", choices=("all", "share")
+        "all", "rows of the batch for each draw: all, or its share", choices=("all", "share")
     )
     squares: str = hyper(
         "examples",
@@ -140,12 +145,13 @@ class VOGN(ModeStart):
         choices=("examples", "fisher", "gauss-newton"),
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    kl_warmup: int = hyper(0, "steps over which that weight rises from 0.01 of itself", least=0)
-    augmentation: float = hyper(1.0, "how many rows each row counts for", above=0)
+    kl_warmup: int = hyper(0, "steps over which that weight increases from 0.01 of it", least=0)
+    augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
+        """At `params`, with s from the curvature there."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         s = starting_s(key, target, params, target.num_data)
         return VOGNState(params, s, zeros, jnp.zeros((), jnp.int32))
@@ -154,8 +160,8 @@ class VOGN(ModeStart):
         """T of this step."""
         if self.kl_warmup == 0:
             return jnp.asarray(self.temperature, jnp.float64)
-        done = jnp.minimum(count / self.kl_warmup, 1.0)
-        return self.temperature * (FIRST_WEIGHT + (1.0 - FIRST_WEIGHT) * done)
+        fraction = jnp.minimum(count / self.kl_warmup, 1.0)
+        return self.temperature * (FIRST_WEIGHT + (1.0 - FIRST_WEIGHT) * fraction)
 
     def moments(
         self, key: Array, target: Target, params: PyTree, batch: Batch
@@ -174,8 +180,10 @@ class VOGN(ModeStart):
     def step(
         self, key: Array, target: Target, state: VOGNState, batch: Batch | None
     ) -> tuple[VOGNState, VOGNInfo]:
+        """One natural step, from gradients and squares at draws of q."""
         rows = target.data if batch is None else batch
         assert rows is not None
+        assert target.prior is not None
         q = self.approximation(target, state)
         key_draws, key_labels = jax.random.split(key)
 
@@ -189,13 +197,13 @@ class VOGN(ModeStart):
                 lambda seed, key: one(seed, key, rows), target, batch, state.mean, seeds, keys
             )
         else:
-            dealt, counts = dealt_out(target, rows, self.num_draws)
-            moments = jax.vmap(one)(seeds, keys, dealt)
+            parts, fractions = split_batch(target, rows, self.num_draws)
+            moments = jax.vmap(one)(seeds, keys, parts)
             nll, gradient, square = jax.tree.map(
-                lambda v: jnp.tensordot(counts.astype(v.dtype), v, axes=1), moments
+                lambda v: jnp.tensordot(fractions.astype(v.dtype), v, axes=1), moments
             )
 
-        prior_mean, share = prior_prec_per_datum(
+        prior_mean, prior_prec = prior_prec_per_datum(
             target, state.mean, self.augmentation * target.num_data
         )
         weight = self.complexity_weight(state.count)
@@ -212,23 +220,26 @@ class VOGN(ModeStart):
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             return vogn_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
 
-        parts = (state.mean, state.m, state.s, gradient, square, prior_mean, share)
-        mean, m, s = tree_unzip(leaf, *parts)
+        mean, m, s = tree_unzip(
+            leaf, state.mean, state.m, state.s, gradient, square, prior_mean, prior_prec
+        )
         nll, kl = nll * target.num_data, q.kl(target.prior)
         return VOGNState(mean, s, m, state.count + 1), VOGNInfo(-nll - kl, nll, kl, weight)
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
+        """Leaves that need per-example gradients, if there are any."""
         slow = curvature.fallbacks(target, params)
         if not slow:
             return []
         return [
             f"The squares of {', '.join(slow)} took one gradient per example: these weights are"
-            " used in several places, or changed before they meet the input."
+            " used in several places, or transformed before they are combined with the input."
         ]
 
     def approximation(
         self, target: Target, state: VOGNState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
+        """The diagonal Gaussian of mean and s."""
         num_data = self.augmentation * target.num_data
-        _, share = prior_prec_per_datum(target, state.mean, num_data)
-        return DiagonalGaussian(state.mean, std_from_scale(state.s, share, num_data))
+        _, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))

@@ -5,10 +5,9 @@
     cov   = [N (S + lambda/N I)]^-1
 
 which is NGVI with the covariance's gradient by Price's theorem, grad_cov = (prec - N H - lambda I)
-/ 2: in the frame B = beta (C^T (N H + lambda I) C - I). The gradient is taken at theta as a whole,
-prior included; its expectation is the same. It costs little beside a Hessian, and is averaged over
-more draws (as many as in NGVI). `gradient` may also name a Gauss-Newton matrix, which is never
-indefinite.
+/ 2: in the frame B = beta (C^T (N H + lambda I) C - I). The gradient at theta includes the prior's,
+which has the same expectation. It costs little compared to a Hessian, and is averaged over more
+draws (as many as in NGVI). `gradient` may also be a Gauss-Newton matrix, which is never indefinite.
 
 Differs from the survey: the standard deviation is 1 / sqrt(N (s + lambda/N)) (errata 70).
 """
@@ -17,17 +16,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from bayeslearn.algorithms.base import hyper
-from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState, GaussianVI
-from bayeslearn.algorithms.ngvi import natural_step
-from bayeslearn.data.rows import Batch
-from bayeslearn.models.target import Target
-from bayeslearn.tree import Array
+from bayeslearn.algorithms.ngvi import NaturalParameterVI
 
 
-class VON(GaussianVI):
+class VON(NaturalParameterVI):
     """Variational online Newton: natural-gradient VI with exact Hessians."""
 
     name: ClassVar[str] = "von"
@@ -35,21 +28,6 @@ class VON(GaussianVI):
     auto_steps: ClassVar[int] = 2500
 
     num_draws: int | None = hyper(
-        2, "draws of the weights per step whose Hessian is taken", least=1
+        2, "draws of the weights per step whose Hessian is computed", least=1
     )
     gradient: str = hyper("hessian", "curvature: hessian, gauss-newton; diagonal also others")
-
-    def step(
-        self, key: Array, target: Target, state: GaussianState, batch: Batch | None
-    ) -> tuple[GaussianState, GaussianInfo]:
-        estimate = self.estimate(key, target, state, batch)
-        frame, clipped, largest = natural_step(
-            state.frame,
-            estimate.mean,
-            estimate.cov,
-            self.rate(state),
-            is_new=True,
-            guards=self.guards,
-        )
-        info = GaussianInfo(estimate.elbo, estimate.nll, clipped.astype(jnp.float64), largest)
-        return GaussianState(frame, (), state.count + 1), info

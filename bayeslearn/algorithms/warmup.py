@@ -1,15 +1,15 @@
 """Warm-up of the samplers, one step at a time: windows, step size, mass matrix.
 
-Stan's scheme, with BlackJAX's parts: a first phase adapts the step size alone, growing windows
-re-estimate the posterior covariance, a last phase settles the step size. Which phase a step is
-in follows from its count, so that a run can be cut anywhere. Where a window ends, chains that run
-side by side go on from the mean of what each has learned (`pooled`): the covariance from as many
-times more draws, and one step size to adapt on from.
+Stan's scheme, with functions of BlackJAX: a first phase adapts only the step size, growing windows
+re-estimate the posterior covariance, a last phase adapts the final step size. The phase of a step
+follows from its count, so that a run can be interrupted anywhere. At the end of a window, parallel
+chains continue from the mean of their adaptations (`pooled`): a covariance from the draws of all
+chains, and one step size.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,16 @@ from bayeslearn.tree import Array, PyTree
 
 
 class Warmup(NamedTuple):
+    """Step size and inverse mass matrix, and the states of their adaptation."""
+
     step_size: Array
-    inverse_mass: Array  # (k,) or (k, k): the estimate of the posterior's covariance in use
-    averaging: Any  # dual averaging of the log step size
-    moments: Any  # running covariance of the current window
+    inverse_mass: Array  # (k,) or (k, k): the current estimate of the posterior covariance
+    averaging: PyTree  # dual averaging of the log step size
+    moments: PyTree  # running covariance of the current window
 
 
 def windows(num_warmup: int) -> tuple[Array, Array]:
-    """For each warm-up step: does it feed the covariance, and does it end a window."""
+    """For each warm-up step: whether it updates the covariance, and whether it ends a window."""
     from blackjax.adaptation.window_adaptation import build_schedule
 
     with jax.ensure_compile_time_eval():
@@ -38,17 +40,17 @@ def windows(num_warmup: int) -> tuple[Array, Array]:
 
 
 def pooling_steps(num_warmup: int) -> tuple[int, ...]:
-    """Numbers of steps after which chains pool what they have learned."""
+    """Numbers of steps after which chains pool their adaptation."""
     if num_warmup == 0:
         return ()
     return tuple(int(end) + 1 for end in np.flatnonzero(np.asarray(windows(num_warmup)[1])))
 
 
 def pooled(warmup: Warmup) -> Warmup:
-    """Of chains along a leading axis, right after a window: the same for all, their mean.
+    """The mean adaptation of chains along a leading axis, at the end of a window.
 
-    Of the logarithms of step sizes, and of the covariances within each chain: where chains are
-    apart from each other says how far they have mixed, not how long a step may be.
+    It is the mean of log step sizes, and of the covariances within each chain: the distance
+    between chains measures how well they have mixed, not how large a step may be.
     """
 
     def mean(leaf: Array) -> Array:
@@ -61,11 +63,11 @@ def pooled(warmup: Warmup) -> Warmup:
 
 
 def start(
-    key: Array, target: Target, params: PyTree, *, mass_matrix: str, step_size: Any
+    key: Array, target: Target, params: PyTree, *, mass_matrix: str, step_size: Array | float
 ) -> tuple[PyTree, Warmup]:
     """A dispersed starting point around `params` in double precision, and the first metric.
 
-    Without dispersion R-hat would be blind to chains that never leave their starting mode.
+    Without dispersion R-hat could not detect chains that stay in their first mode.
     """
     from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
     from blackjax.adaptation.step_size import dual_averaging_adaptation
@@ -94,7 +96,7 @@ def update(
     *,
     num_warmup: int,
     mass_matrix: str,
-    target_acceptance: Any,
+    target_acceptance: Array | float,
 ) -> Warmup:
     """The warm-up after step number `count` (from 0); unchanged once warm-up is over."""
     from blackjax.adaptation.mass_matrix import mass_matrix_adaptation

@@ -2,72 +2,100 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import bayeslearn as bl
 from bayeslearn.cli import flags
-from bayeslearn.cli.output import WIDE, Speaker
+from bayeslearn.cli.output import WIDE, Output
+from bayeslearn.cli.settings import algorithm_class, allowed_values
+from bayeslearn.tabular.json_values import json_value
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS = {
+    "name": "method",
+    "posterior": "posterior",
+    "needs": "needs",
+    "cost": "cost per step",
+    "memory": "memory",
+    "when": "when to use it",
+}
+CAPTION = (
+    "k: number of weights. A first answer: bayes-by-backprop; a choice made on your own data:"
+    " bayeslearn compare."
+)
 
 
 @click.command()
 @click.argument("method", required=False, type=flags.Method())
-@flags.common
+@flags.common_options
 def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
-    """The methods there are, or the settings of one.
+    """List the methods, or the settings of one.
 
     \b
     bayeslearn algorithms
     bayeslearn algorithms vogn
     """
+    output = Output(as_json, quiet)
+    if method is None:
+        found = {name: facts_of(name) for name in bl.ALGORITHMS}
+        output.show(methods_table(found, is_narrow=output.width < WIDE))
+        output.finish(command="algorithms", algorithms=json_value(list(found.values())))
+        return
+    fields = {
+        name: {
+            "default": field["default"],
+            "doc": field["doc"],
+            "allowed": allowed_values(field),
+        }
+        for name, field in bl.algorithms.hyper_parameters(algorithm_class(method)).items()
+    }
+    output.show(settings_table(method, fields))
+    output.finish(command="algorithms", **facts_of(method), settings=json_value(fields))
+
+
+def facts_of(name: str) -> dict[str, str]:
+    """What is known of a method."""
+    from bayeslearn.algorithms.facts import FACTS, needs
+
+    cls = algorithm_class(name)
+    return {"name": name, "title": cls.title, **FACTS[name]._asdict(), "needs": needs(cls)}
+
+
+def methods_table(found: dict[str, dict[str, str]], is_narrow: bool) -> Table:
+    """All methods; on a narrow terminal three columns become one."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from bayeslearn.algorithms.facts import FACTS, needs
-
-    speaker = Speaker(as_json, quiet)
-    if method is None:
-        found = [
-            {"name": name, "title": cls.title, **FACTS[name]._asdict(), "needs": needs(cls)}
-            for name, cls in bl.ALGORITHMS.items()
-        ]
-        shown = Table(
-            caption="k: number of weights. A first answer: bayes-by-backprop; a choice made on your"
-            " own data: bayeslearn compare.",
-            box=SIMPLE_HEAD,
-        )
-        titles = {
-            "name": "method",
-            "posterior": "posterior",
-            "needs": "needs",
-            "cost": "cost per step",
-            "memory": "memory",
-            "when": "when to use it",
-        }
-        rows = [{name: str(row[name]) for name in titles} for row in found]
-        if speaker.width < WIDE:  # six columns would be a word wide
-            titles["needs"] = "needs; cost per step; memory"
-            for row in rows:
-                row["needs"] = f"{row['needs']}; {row.pop('cost')}; {row.pop('memory')}"
-            del titles["cost"], titles["memory"]
-        for name, title in titles.items():
-            shown.add_column(title, no_wrap=name == "name", overflow="fold")
+    headings = dict(HEADINGS)
+    rows = [{name: facts[name] for name in headings} for facts in found.values()]
+    if is_narrow:  # six columns would be a word wide
+        headings["needs"] = "needs; cost per step; memory"
         for row in rows:
-            shown.add_row(*(row[name] for name in titles))
-        speaker.show(shown)
-        speaker.end(command="algorithms", algorithms=found)
-        return
-    cls = flags.class_of(method)
-    fields = {
-        name: {"default": field["default"], "doc": field["doc"], "allowed": flags.allowed(field)}
-        for name, field in bl.algorithms.hyper_parameters(cls).items()
-    }
-    shown = Table(title=f"{method}: {cls.title}", title_justify="left", box=SIMPLE_HEAD)
-    for title in ("option", "default", "allowed", "what it does"):
-        shown.add_column(title, no_wrap=title == "option")
+            row["needs"] = f"{row['needs']}; {row.pop('cost')}; {row.pop('memory')}"
+        del headings["cost"], headings["memory"]
+    table = Table(caption=CAPTION, box=SIMPLE_HEAD)
+    for name, heading in headings.items():
+        table.add_column(heading, no_wrap=name == "name", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[name] for name in headings))
+    return table
+
+
+def settings_table(method: str, fields: dict[str, dict[str, object]]) -> Table:
+    """The settings of one method."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    title = f"{method}: {algorithm_class(method).title}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("option", "default", "allowed", "what it does"):
+        table.add_column(heading, no_wrap=heading == "option")
     for name, field in fields.items():
         default = "none" if field["default"] in (None, ()) else str(field["default"])
         flag = "--" + name.replace("_", "-")
-        shown.add_row(flag, default.lower(), field["allowed"], field["doc"])
-    speaker.show(shown)
-    about = {"name": method, "title": cls.title, **FACTS[method]._asdict(), "needs": needs(cls)}
-    speaker.end(command="algorithms", **about, settings=fields)
+        table.add_row(flag, default.lower(), str(field["allowed"]), str(field["doc"]))
+    return table

@@ -18,11 +18,12 @@ from bayeslearn.cli.predict import predict
 from bayeslearn.cli.report import report
 from bayeslearn.errors import ArgumentError, BayesLearnError, Interrupted, StorageError
 
-GOES_ON = "Interrupted; the same command with --resume goes on from the last checkpoint."
+RESUME = "Interrupted. Run the same command with --resume to continue from the last checkpoint."
+INTERRUPTED = 130  # the exit code of a program ended by Ctrl-C
 
 
 class Group(click.Group):
-    """The commands, with one format of errors and the exit codes above."""
+    """The commands, with one format of errors and the exit codes of the help text."""
 
     def main(  # type: ignore[override]
         self,
@@ -32,31 +33,31 @@ class Group(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
+        """Run a command; its errors become one line and an exit code."""
         args = list(sys.argv[1:] if args is None else args)
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        told = ""
+        message = ""
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra) or 0
         except Interrupted as error:
-            code, told = error.code, GOES_ON
+            code, message = error.code, RESUME
         except Exception as error:
             if "--debug" in args and not isinstance(error, click.Abort):
                 raise
-            code, told = _explained(error)
-        if told and "--json" in args:
-            click.echo(json.dumps({"error": told, "exit_code": code}, indent=1))
-        elif told:
-            click.secho(f"Error: {told}", fg="red", err=True)
+            code, message = _explain(error)
+        if message and "--json" in args:
+            click.echo(json.dumps({"error": message, "exit_code": code}, indent=1))
+        elif message:
+            click.secho(f"Error: {message}", fg="red", err=True)
         sys.exit(code)
 
 
-def _explained(error: Exception) -> tuple[int, str]:
-    """Exit code and sentence of whatever ended a command."""
+def _explain(error: Exception) -> tuple[int, str]:
+    """Exit code and message of whatever ended a command."""
     if isinstance(error, click.Abort):
-        if str(error.__cause__ or ""):  # the loop has told where its checkpoint is
-            return 130, GOES_ON
-        return 130, "Interrupted; nothing was written."
+        has_checkpoint = bool(str(error.__cause__ or ""))  # `fit` says where it is
+        return INTERRUPTED, RESUME if has_checkpoint else "Interrupted; nothing was written."
     if isinstance(error, click.UsageError):
         where = f" See `{error.ctx.command_path} --help`." if error.ctx else ""
         return 2, error.format_message() + where
@@ -70,7 +71,7 @@ def _explained(error: Exception) -> tuple[int, str]:
     if isinstance(error, BayesLearnError | OSError):
         return 1, str(error)
     first = (str(error).splitlines() or [""])[0]
-    return 1, f"{type(error).__name__}: {first} (--debug shows where)"
+    return 1, f"{type(error).__name__}: {first} (--debug shows the traceback)"
 
 
 @click.group(
@@ -81,7 +82,7 @@ def _explained(error: Exception) -> tuple[int, str]:
 @click.version_option(bl.__version__, prog_name="bayeslearn")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Predictions with honest error bars: Bayesian neural networks on a table.
+    """Bayesian neural networks on a table: predictions with calibrated uncertainty.
 
     \b
     bayeslearn fit data.csv --target price --out run

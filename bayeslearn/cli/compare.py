@@ -2,52 +2,64 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from bayeslearn.cli import flags, runs
+from bayeslearn.cli import flags, inputs, runs
 from bayeslearn.cli.cache import use_compilation_cache
-from bayeslearn.cli.inputs import _network_options, _read_table
-from bayeslearn.cli.output import Speaker, _command, _typed
-from bayeslearn.errors import refuse
+from bayeslearn.cli.output import Output, typed_command
+from bayeslearn.tabular.json_values import JSON
+
+if TYPE_CHECKING:
+    from bayeslearn.tabular.compare.result import Comparison
+    from bayeslearn.tabular.encoding import Schema
 
 
 @click.command()
 @click.argument("data", type=click.Path())
-@flags.of_table
+@flags.table_options
 @click.option(
     "--methods",
     default="default",
     show_default=True,
-    help="default (a quick choice), all, or names with commas between them.",
+    help="default (a quick choice), all, or names separated by commas.",
 )
 @click.option("--budget", help="Time for everything, such as 90s, 2m or 1h.  [default: no limit]")
+@click.option(
+    "--by",
+    type=click.Choice(["log-likelihood", "crps"]),
+    default="log-likelihood",
+    show_default=True,
+    help="What methods are ranked by on the validation folds.",
+)
 @click.option("--out", type=click.Path(), help="Folder for the report and the recommended fit.")
 @click.option("--splits", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option(
-    "--test-fraction", type=float, default=0.2, show_default=True, help="Share of rows kept back."
+    "--test-fraction",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="Fraction of test rows.",
 )
-@flags.seeded
-@flags.of_network
-@flags.overwriting
-@flags.cached
-@flags.common
+@flags.seed_option
+@flags.network_options
+@flags.overwrite_option
+@flags.no_cache_option
+@flags.common_options
 def compare(
     data: str,
-    target: str,
     methods: str,
     budget: str | None,
+    by: str,
     out: str | None,
     splits: int,
     test_fraction: float,
     seed: int,
     overwrite: bool,
     no_cache: bool,
-    as_json: bool,
-    quiet: bool,
-    encoding: str,
     **options: Any,
 ) -> None:
     """Try several methods on the same rows and recommend one.
@@ -60,77 +72,97 @@ def compare(
 
     The folder holds the page report.html and the recommended method's fit of the first split.
     """
-    speaker = Speaker(as_json, quiet)
-    asked = methods if methods in ("default", "all") else methods.split(",")
-    result = _compare(
-        speaker,
+    output = Output(options["as_json"], options["quiet"])
+    result = run_comparison(
+        output,
         data,
-        target=target,
-        encoding=encoding,
-        out=out,
-        overwrite=overwrite,
-        no_cache=no_cache,
-        options=options,
-        methods=asked,
+        flags.pick(flags.TableOptions, options),
+        flags.pick(flags.NetworkOptions, options),
+        None if out is None else runs.check_folder(out, overwrite),
+        uses_cache=not no_cache,
+        methods=methods if methods in ("default", "all") else methods.split(","),
         budget=budget,
+        by=by,
         splits=splits,
         test_fraction=test_fraction,
         seed=seed,
     )
-    speaker.end(command="compare", **result)
+    output.finish(command="compare", **result)
 
 
-def _compare(
-    speaker: Speaker,
+def run_comparison(
+    output: Output,
     data: str,
+    table_options: flags.TableOptions,
+    network: flags.NetworkOptions,
+    folder: Path | None,
     *,
-    target: str,
-    encoding: str,
-    out: str | None,
-    overwrite: bool,
-    no_cache: bool,
-    options: dict[str, Any],
-    **asked: Any,
-) -> dict[str, Any]:
-    place = None if out is None else runs.check_place(out, overwrite)
-    raw, learned = _read_table(speaker, data, target, encoding, options)
-    table = learned.table.filled_from(raw, learned.rows)
-    x = table.encode(raw, speaker.note).iloc[learned.rows].reset_index(drop=True)
-    if not no_cache:
-        use_compilation_cache()
-    from bayeslearn.tabular.compare import api
+    uses_cache: bool,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    **arguments: Any,
+) -> dict[str, JSON]:
+    """Compare, show the table, write the folder; what JSON says of it.
 
-    with speaker.warnings_as_notes():
+    `arguments` are those of `bl.compare`.
+    """
+    raw, learned = inputs.read_table(output, data, table_options)
+    if uses_cache:
+        use_compilation_cache()
+    from bayeslearn.tabular.compare import api, plan
+
+    task = learned.schema.task
+    _, others = plan.separate_test_rows(learned.y, task, test_fraction, seed)
+    schema = learned.schema.with_fill_values(raw, learned.rows[others])
+    x = schema.encode(raw, output.note).iloc[learned.rows].reset_index(drop=True)
+    with output.warnings_as_notes():
         comparison = api.compare(
             x,
             learned.y,
-            task=table.task,
-            progress=speaker.progress,
-            **asked,
-            **_network_options(table.task, options),
+            task=task,
+            test_fraction=test_fraction,
+            seed=seed,
+            progress=output.shows_progress,
+            **arguments,
+            **network.for_estimator(task),
         )
-        result = comparison.to_dict()
-        if place is not None:
-            from bayeslearn import report
+        if folder is not None:
+            settings: dict[str, JSON] = {"file": data, "target": table_options.target}
+            write_comparison(output, comparison, schema, folder, settings)
+    output.show(comparison)
+    if folder is not None:
+        output.say(f"Wrote {folder}/ (report: {folder / runs.PAGE})")
+        if comparison.recommended is not None:
+            place = shlex.quote(str(folder))
+            output.say(f"Next: bayeslearn predict {place} NEW.csv --out {runs.PREDICTIONS}")
+    return comparison.to_dict() | {"out": None if folder is None else str(folder)}
 
-            contents = report.from_comparison(comparison)
-            contents["settings"] |= {"file": data, "target": target, "command": _command()}
+
+def write_comparison(
+    output: Output,
+    comparison: Comparison,
+    schema: Schema,
+    folder: Path,
+    settings: dict[str, JSON],
+) -> None:
+    """The report, and the recommended fit if there is one."""
+    from bayeslearn import report
+
+    with output.progress("computing the report"):
+        contents = report.from_comparison(comparison)
+        settings["command"] = typed_command()
+        contents["settings"] = cast(dict[str, JSON], contents["settings"]) | settings
+        best = None
+        if comparison.recommended is not None:
             best = comparison.fitted[comparison.recommended]
-            runs.write(place, best, table, contents, None)
-    speaker.show(comparison)
-    if place is not None:
-        speaker.say(f"Written: {place}/, with the page {place / runs.PAGE}")
-        speaker.say(
-            f"Next: bayeslearn predict {_typed(str(place))} NEW.csv --out {runs.PREDICTIONS}"
-        )
-    return {**result, "out": None if place is None else str(place)}
+        runs.write_run(folder, best, schema, contents)
 
 
 @click.command()
 @click.option("--out", type=click.Path(), default="demo", show_default=True, help="The folder.")
 @click.option("--methods", default="all", show_default=True)
-@flags.cached
-@flags.common
+@flags.no_cache_option
+@flags.common_options
 def demo(out: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> None:
     """Compare all methods, briefly, on two tables that scikit-learn carries: a score, a diagnosis.
 
@@ -138,28 +170,23 @@ def demo(out: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> 
     bayeslearn demo
     bayeslearn demo --methods default
     """
-    from bayeslearn.cli.demo import BRIEF, brief, write_tables
+    from bayeslearn.cli.demo import NETWORK, SPLITS, short_methods, write_tables
 
-    place = Path(out)
-    if not place.parent.is_dir():
-        refuse("out", out, f"be in a folder that exists; {place.parent} does not")
-    results = []
-    for data, target in write_tables(place):
-        speaker = Speaker(as_json, quiet)
-        run = data.with_suffix("")
-        speaker.say(f"{data}, of which {target} is to be predicted:")
+    runs.check_parent(out, Path(out))
+    results: list[JSON] = []
+    for data, target in write_tables(Path(out)):
+        output = Output(as_json, quiet)
+        output.say(f"{data}, predicting {target}:")
         results.append(
-            _compare(
-                speaker,
+            run_comparison(
+                output,
                 str(data),
-                target=target,
-                encoding="utf-8",
-                out=str(run),
-                overwrite=True,
-                no_cache=no_cache,
-                options={},
-                methods=brief(methods),
-                **BRIEF,
+                flags.TableOptions(target),
+                NETWORK,
+                runs.check_folder(str(data.with_suffix("")), overwrite=True),
+                uses_cache=not no_cache,
+                methods=short_methods(methods),
+                splits=SPLITS,
             )
         )
-    Speaker(as_json, quiet).end(command="demo", comparisons=results)
+    Output(as_json, quiet).finish(command="demo", comparisons=results)

@@ -1,26 +1,42 @@
-"""`bayeslearn demo`: every method, briefly, on two tables that scikit-learn carries."""
+"""The tables and methods of `bayeslearn demo`: every method, briefly, on scikit-learn's data."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-BRIEF: dict[str, Any] = {"splits": 2, "num_steps": 300, "hidden": (10,)}
+from bayeslearn.cli.flags import NetworkOptions
 
-
-def brief(methods: str) -> list[Any]:
-    """The methods asked for; those that would take minutes in a shorter form."""
+if TYPE_CHECKING:
     import bayeslearn as bl
-    from bayeslearn.tabular.compare.plan import DEFAULT
 
-    short = {
-        "hmc": bl.HMC(num_warmup=150, num_samples=150, max_leapfrog=32),
-        "nuts": bl.NUTS(num_warmup=150, num_samples=150, max_doublings=5),
-        "metropolis-hastings": bl.MetropolisHastings(num_warmup=1000, num_samples=1000),
-        "von": bl.VON(num_draws=1),
-    }
-    named = {"default": list(DEFAULT), "all": list(bl.ALGORITHMS)}
-    return [short.get(name, name) for name in named.get(methods) or methods.split(",")]
+NETWORK = NetworkOptions(hidden=(5,), num_steps=300)
+SPLITS = 2
+SHORT: dict[str, dict[str, int]] = {  # of methods that would take minutes
+    "hmc": {"num_warmup": 150, "num_samples": 150, "max_leapfrog": 32},
+    "nuts": {"num_warmup": 150, "num_samples": 150, "max_doublings": 5},
+    "mams": {"num_warmup": 150, "num_samples": 150, "max_steps": 32},
+    "mclmc": {"num_warmup": 1000, "num_samples": 200, "thin": 2},
+    "metropolis-hastings": {"num_warmup": 1000, "num_samples": 1000},
+    "ensemble": {"num_members": 4},
+    "ngvi": {"num_draws": 8},
+    "von": {"num_draws": 1},
+}
+
+
+def short_methods(methods: str) -> list[str | bl.Algorithm]:
+    """The methods by name; those that would take minutes in a shorter form."""
+    import bayeslearn as bl
+    from bayeslearn.tabular.compare.plan import DEFAULT_METHODS
+
+    def short(name: str) -> str | bl.Algorithm:
+        if name == "mile":
+            chains = bl.ALGORITHMS["mclmc"](num_warmup=500, num_samples=50, thin=2)
+            return bl.ALGORITHMS["mile"](num_members=4, sampler=chains)
+        return bl.ALGORITHMS[name](**SHORT[name]) if name in SHORT else name
+
+    named = {"default": list(DEFAULT_METHODS), "all": list(bl.ALGORITHMS)}
+    return [short(name) for name in named.get(methods) or methods.split(",")]
 
 
 def write_tables(folder: Path) -> list[tuple[Path, str]]:

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import numpy as np
 
-from bayeslearn.cli import flags, runs
+from bayeslearn.cli import flags, inputs, runs
 from bayeslearn.cli.cache import use_compilation_cache
-from bayeslearn.cli.inputs import _estimator, _read_new, _read_table, _split
-from bayeslearn.cli.output import Speaker, _command, _number, _told_scores, _typed
+from bayeslearn.cli.output import Output, number, typed_command, write_scores
+from bayeslearn.cli.settings import WithSettings
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.progress import Progress, phase_label
+from bayeslearn.tabular.json_values import JSON
+from bayeslearn.tabular.score_table import Row
 
 if TYPE_CHECKING:
-    from bayeslearn.storage.checkpoints import Keeper
+    import pandas as pd
+
+    import bayeslearn as bl
 
 
-@click.command(cls=flags.WithSettings)
+@click.command(cls=WithSettings)
 @click.argument("data", type=click.Path())
-@flags.of_table
+@flags.table_options
 @click.option(
     "--method",
     type=flags.Method(),
     default=flags.DEFAULT_METHOD,
     show_default=True,
-    help="How the posterior is found; `bayeslearn algorithms` lists them.",
+    help="Inference algorithm; `bayeslearn algorithms` lists them.",
 )
 @click.option("--out", type=click.Path(), required=True, help="The folder to write.")
 @click.option("--predict", "new", type=click.Path(), help="Also predict the rows of this file.")
@@ -37,56 +43,29 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1, max_open=True),
     default=0.2,
     show_default=True,
-    help="Share of the rows kept back to judge the fit; 0: none, and no report.",
+    help="Fraction of held-out rows, on which the fit is scored; 0: none, and no report.",
 )
-@click.option(
-    "--checkpoint",
-    is_flag=True,
-    help="Keep the run in OUT.checkpoint/ on its way, so that --resume can go on with it.",
-)
-@click.option(
-    "--every",
-    type=flags.Every(),
-    default="1m",
-    show_default=True,
-    help="Between checkpoints: a time such as 30s or 5m, or a number of steps.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with a run that was killed; beside --checkpoint, begin one if there is none.",
-)
-@flags.over_processes
-@flags.seeded
-@flags.of_network
-@flags.overwriting
-@flags.cached
-@flags.common
+@flags.checkpoint_options
+@flags.cluster_options
+@flags.seed_option
+@flags.network_options
+@flags.overwrite_option
+@flags.no_cache_option
+@flags.common_options
 @click.pass_context
 def fit(
     ctx: click.Context,
     data: str,
-    target: str,
     method: str,
     out: str,
     new: str | None,
     test_fraction: float,
-    checkpoint: bool,
-    every: int | str,
-    resume: bool,
-    distributed: bool,
-    processes: int | None,
-    process_id: int | None,
-    coordinator: str | None,
     seed: int,
     overwrite: bool,
     no_cache: bool,
-    as_json: bool,
-    quiet: bool,
-    encoding: str,
     **options: Any,
 ) -> None:
-    """Fit a network to a table, judge it on rows kept back, and write it to a folder.
+    """Fit a network to a table, score it on held-out rows, and write it to a folder.
 
     \b
     bayeslearn fit data.csv --target price --out run
@@ -98,100 +77,168 @@ def fit(
 
     The settings of a method are options too: `bayeslearn algorithms vogn` lists vogn's.
     """
-    is_first = flags.joined(distributed, coordinator, processes, process_id)
-    speaker = Speaker(as_json and is_first, quiet or not is_first)
-    place = runs.check_place(out, overwrite)
-    keeper = _keeper(place, checkpoint, every, resume, is_shared=distributed)
-    raw, learned = _read_table(speaker, data, target, encoding, options)
-    rows = _split(learned, test_fraction, seed)
-    table = learned.table.filled_from(raw, learned.rows[rows.train])
-    x = table.encode(raw, speaker.note).iloc[learned.rows]
-    x_new = None if new is None else _read_new(speaker, table, new, "predict", encoding).x
-    estimator = _estimator(speaker, table.task, method, ctx.meta["settings"], options)
-    estimator.set_params(random_state=seed, progress=speaker.progress)
+    cluster = flags.pick(flags.ClusterOptions, options)
+    is_first = flags.join_cluster(cluster)
+    output = Output(options["as_json"] and is_first, options["quiet"] or not is_first)
+    table_options = flags.pick(flags.TableOptions, options)
+    folder = runs.check_folder(out, overwrite)
+    checkpoint = make_checkpoint(folder, flags.pick(flags.CheckpointOptions, options))
+    raw, learned = inputs.read_table(output, data, table_options)
+    rows = inputs.split_rows(learned, test_fraction, seed)
+    schema = learned.schema.with_fill_values(raw, learned.rows[rows.train])
+    x = schema.encode(raw, output.note).iloc[learned.rows]
+    x_new = None
+    if new is not None:
+        x_new = inputs.read_new_rows(output, schema, new, "predict", table_options.encoding).x
+    network = flags.pick(flags.NetworkOptions, options)
+    estimator = inputs.make_estimator(output, schema.task, method, ctx.meta["settings"], network)
+    estimator.set_params(random_state=seed, progress=False)
     if not no_cache:
         use_compilation_cache()
-    x_train, x_test = x.iloc[rows.train], x.iloc[rows.test]
-    y_train, y_test = learned.y[rows.train], learned.y[rows.test]
-    with speaker.warnings_as_notes():
-        devices = "all" if distributed else None
-        estimator._fit(x_train, y_train, None, checkpoint=keeper, devices=devices)
+    parts = Parts(
+        *(x.iloc[rows.train], learned.y[rows.train]),
+        *(x.iloc[rows.test], learned.y[rows.test]),
+    )
+    contents = None
+    with output.warnings_as_notes():
+        fit_estimator(output, estimator, parts, checkpoint, cluster)
         if not is_first:
             return
         for note in estimator.posterior_.notes:
-            speaker.note(note)
-        contents = None
+            output.note(note)
         if len(rows.test):
-            from bayeslearn import report
-
-            settings = {"file": data, "target": target, "command": _command()}
-            contents = report.from_fit(
-                estimator, x_train, y_train, x_test, y_test, settings=settings
-            )
-        predictions = None if x_new is None else runs.predicted(estimator, x_new)
-    runs.write(place, estimator, table, contents, predictions)
-    if keeper is not None:
-        shutil.rmtree(keeper.folder, ignore_errors=True)
-    posterior = estimator.posterior_
-    scores = {} if contents is None else _scores(contents)
-    speaker.say(
-        f"Fitted {method} to {len(x_train)} rows and {x.shape[1]} columns in"
-        f" {posterior.wall_time:.1f} s ({posterior.compile_time:.1f} s compiling)."
-    )
-    if scores:
-        guess = _guess(table.task, y_train, y_test)
-        speaker.say(f"On {len(x_test)} rows kept back: {_told_scores(scores)}. {guess}")
-    speaker.say(f"Written: {place}/" + (f", with the page {place / runs.PAGE}" if contents else ""))
+            settings: dict[str, JSON] = {"file": data, "target": table_options.target}
+            contents = describe_fit(output, estimator, parts, settings)
+        predictions = None
+        if x_new is not None:
+            with output.progress(f"predicting {new}"):
+                predictions = runs.predict_table(estimator, x_new)
+    with output.progress(f"writing {folder}"):
+        runs.write_run(folder, estimator, schema, contents, predictions)
+    if checkpoint is not None:
+        shutil.rmtree(checkpoint.folder, ignore_errors=True)
+    summarize(output, estimator, parts, contents, method)
+    page = f" (report: {folder / runs.PAGE})" if contents else ""
+    output.say(f"Wrote {folder}/{page}")
     if predictions is None:
-        speaker.say(f"Next: bayeslearn predict {_typed(out)} NEW.csv --out {runs.PREDICTIONS}")
+        output.say(f"Next: bayeslearn predict {shlex.quote(out)} NEW.csv --out {runs.PREDICTIONS}")
     else:
-        speaker.say(f"Predictions of {len(predictions)} rows: {place / runs.PREDICTIONS}")
-    speaker.end(
+        output.say(f"Predictions of {len(predictions)} rows: {folder / runs.PREDICTIONS}")
+    posterior = estimator.posterior_
+    output.finish(
         command="fit",
-        out=str(place),
-        task=table.task,
+        out=str(folder),
+        task=schema.task,
         method=method,
-        train_rows=len(x_train),
-        test_rows=len(x_test),
-        columns=list(x.columns),
-        metrics=scores,
+        train_rows=len(parts.y_train),
+        test_rows=len(parts.y_test),
+        columns=[str(name) for name in x.columns],
+        metrics=dict(fit_scores(contents)),
         seconds=posterior.wall_time,
         compile_seconds=posterior.compile_time,
         stopped=posterior.stopped,
     )
 
 
-def _keeper(
-    place: Path, is_asked: bool, every: int | str, is_resumed: bool, is_shared: bool
-) -> Keeper | None:
-    """Of the run in its folder beside `place`, new or begun by an earlier process."""
-    if not (is_asked or is_resumed):
+class Parts(NamedTuple):
+    """Training and held-out rows."""
+
+    x_train: pd.DataFrame
+    y_train: np.ndarray
+    x_test: pd.DataFrame
+    y_test: np.ndarray
+
+
+def make_checkpoint(folder: Path, options: flags.CheckpointOptions) -> bl.Checkpoint | None:
+    """Where the run is saved on its way: beside its folder."""
+    if not (options.checkpoint or options.resume):
         return None
-    from bayeslearn.storage.checkpoints import FIT, Keeper
+    from bayeslearn.inference.options import Checkpoint
+    from bayeslearn.storage.run_folder import RunFolder
 
-    folder = Path(f"{os.path.abspath(place)}{runs.CHECKPOINT}")
-    is_begun = os.path.lexists(folder / FIT)
-    if is_resumed and (is_begun or not is_asked):
-        if not is_begun:
-            shown = Shown(f"--resume where no run has begun ({folder})")
-            refuse("resume", shown, "go on with a run", "Begin one with --checkpoint.")
-        return Keeper.reopen(folder, is_shared=is_shared)
-    if is_begun:
-        shown = Shown(f"{folder}: it holds a run")
-        refuse("checkpoint", shown, "be a new folder", "Go on with --resume, or remove it.")
-    return Keeper(folder, every, is_shared=is_shared)
-
-
-def _scores(contents: dict[str, Any]) -> dict[str, float]:
-    (row,) = contents["table"]
-    return {name: value for name, (value, _) in row["metrics"].items()}
+    place = Path(f"{os.path.abspath(folder)}{runs.CHECKPOINT}")
+    has_run = RunFolder(place, "").has_run()
+    if has_run and not options.resume:
+        shown = Shown(f"{place}: it holds a run")
+        refuse("checkpoint", shown, "be a new folder", "Continue it with --resume, or remove it.")
+    if not has_run and not options.checkpoint:
+        shown = Shown(f"--resume where no run was started ({place})")
+        refuse("resume", shown, "continue a run", "Start one with --checkpoint.")
+    return Checkpoint(place, every=options.every, resume=options.resume)
 
 
-def _guess(task: str, y_train: np.ndarray, y_test: np.ndarray) -> str:
-    """What can be had without looking at the columns."""
-    if task == "regression":
+def fit_estimator(
+    output: Output,
+    estimator: bl.BayesianNNRegressor | bl.BayesianNNClassifier,
+    parts: Parts,
+    checkpoint: bl.Checkpoint | None,
+    cluster: flags.ClusterOptions,
+) -> None:
+    """Fit with a progress bar that names the phase."""
+    with output.progress("fit", total=1) as bar:
+        estimator.fit(
+            parts.x_train,
+            parts.y_train,
+            callback=lambda event: show_event(bar, event),
+            checkpoint=checkpoint,
+            devices="all" if cluster.distributed else None,
+        )
+
+
+def show_event(bar: Progress, event: bl.FitEvent) -> None:
+    """Show an event of `bl.fit`."""
+    name = ", ".join(part for part in (event.algorithm, phase_label(event.phase)) if part)
+    bar.update(event.step, event.metrics, name=name, total=event.num_steps)
+
+
+def describe_fit(
+    output: Output,
+    estimator: bl.BayesianNNRegressor | bl.BayesianNNClassifier,
+    parts: Parts,
+    settings: dict[str, JSON],
+) -> dict[str, JSON]:
+    """The contents of the report."""
+    from bayeslearn import report
+
+    settings["command"] = typed_command()
+    with output.progress("computing the report"):
+        return report.from_fit(estimator, *parts, settings=settings)
+
+
+def summarize(
+    output: Output,
+    estimator: bl.BayesianNNRegressor | bl.BayesianNNClassifier,
+    parts: Parts,
+    contents: dict[str, JSON] | None,
+    method: str,
+) -> None:
+    """Say how it went."""
+    posterior = estimator.posterior_
+    output.say(
+        f"Fitted {method} to {len(parts.y_train)} rows and {parts.x_train.shape[1]} columns in"
+        f" {posterior.wall_time:.1f} s ({posterior.compile_time:.1f} s compilation)."
+    )
+    scores = fit_scores(contents)
+    if scores:
+        output.say(f"On {len(parts.y_test)} held-out rows: {write_scores(scores)}.")
+        is_regression = not hasattr(estimator, "classes_")
+        output.say(baseline_score(is_regression, parts.y_train, parts.y_test))
+
+
+def fit_scores(contents: dict[str, JSON] | None) -> dict[str, float]:
+    """The scores in a report of one fit."""
+    if contents is None:
+        return {}
+    (row,) = cast(list[Row], contents["table"])
+    return {name: pair[0] for name, pair in row["metrics"].items() if pair[0] is not None}
+
+
+def baseline_score(is_regression: bool, y_train: np.ndarray, y_test: np.ndarray) -> str:
+    """The score of a prediction that ignores all columns."""
+    if is_regression:
         error = np.sqrt(np.mean((y_test - np.mean(y_train)) ** 2))
-        return f"(Always saying the mean: RMSE {_number(float(error))}.)"
+        return f"Baseline (predicting the mean): RMSE {number(float(error))}"
     labels, counts = np.unique(y_train, return_counts=True)
-    share = np.mean(y_test == labels[np.argmax(counts)])
-    return f"(Always saying {str(labels[np.argmax(counts)])!r}: accuracy {share:.0%}.)"
+    label = labels[np.argmax(counts)]
+    accuracy = np.mean(y_test == label)
+    return f"Baseline (predicting {str(label)!r}): accuracy {accuracy:.0%}"

@@ -1,24 +1,36 @@
-"""Options of the command line: those that several commands share, and the settings of a method."""
+"""Options that several commands share, and the small objects they are gathered in."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import json
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import bayeslearn as bl
 from bayeslearn.errors import refuse
 from bayeslearn.tabular import encoding
+from bayeslearn.tabular.task import TASKS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 DEFAULT_METHOD = "bayes-by-backprop"  # of the estimators
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _chain(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
+def pick(cls: type[T], options: dict[str, Any]) -> T:
+    """The fields of a dataclass out of a command's options."""
+    names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+    return cls(**{name: options[name] for name in names})
+
+
+def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator."""
+
+    def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):
             function = decorator(function)
         return function
@@ -26,17 +38,7 @@ def _chain(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-common = _chain(
-    click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
-    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
-    click.option(
-        "--debug", is_flag=True, expose_value=False, help="Show where an error came from."
-    ),
-)
-cached = click.option(
-    "--no-cache", is_flag=True, help="Compile everything anew; see the documentation on the cache."
-)
-overwriting = click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
+# Types of values
 
 
 class Method(click.ParamType):
@@ -44,46 +46,13 @@ class Method(click.ParamType):
 
     name = "method"
 
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names that begin like this."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(name) for name in bl.ALGORITHMS if name.startswith(incomplete)]
-
-
-of_table = _chain(
-    click.option("--target", required=True, metavar="COLUMN", help="The column to predict."),
-    click.option(
-        "--task",
-        type=click.Choice(["auto", *encoding.TASKS]),
-        default="auto",
-        help="What the target is; auto: read off its values, and said.",
-    ),
-    click.option("--drop", multiple=True, metavar="COLUMN", help="Leave a column out; repeatable."),
-    click.option(
-        "--categorical",
-        multiple=True,
-        metavar="COLUMN",
-        help="Take a column as categories whatever it looks like; repeatable.",
-    ),
-    click.option(
-        "--categories",
-        type=click.Choice(encoding.ENCODINGS),
-        default="one-hot",
-        show_default=True,
-        help="How categories become numbers.",
-    ),
-    click.option(
-        "--impute",
-        is_flag=True,
-        help="Fill missing values in: the median, or the most frequent category.",
-    ),
-    click.option(
-        "--encoding",
-        default="utf-8",
-        show_default=True,
-        help="Of a text file: latin-1, utf-16, ...",
-    ),
-)
 
 
 class Sizes(click.ParamType):
@@ -91,7 +60,13 @@ class Sizes(click.ParamType):
 
     name = "sizes"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+    def convert(
+        self,
+        value: str | tuple[int, ...],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        """Text as a tuple."""
         if isinstance(value, tuple):
             return value
         if value.lower() == "none":
@@ -107,10 +82,13 @@ class NumberOr(click.ParamType):
 
     name = "number"
 
-    def __init__(self, kind: type, *words: str):
+    def __init__(self, kind: type[int] | type[float], *words: str):
         self.kind, self.words = kind, words
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | float:
+        """Text as a number, if it is none of the words."""
         if value in self.words or not isinstance(value, str):
             return value
         try:
@@ -121,18 +99,97 @@ class NumberOr(click.ParamType):
 
 
 class Every(click.ParamType):
-    """A number of steps, or a time; see `bl.fit`."""
+    """A number of steps, or a time; see `bl.Checkpoint`."""
 
     name = "steps or time"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int:
+        """Digits as a number."""
         return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
-of_network = _chain(
+# Options
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """How a file is read."""
+
+    target: str
+    task: str = "auto"
+    drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    categories: str = "one-hot"
+    impute: bool = False
+    encoding: str = "utf-8"
+
+
+table_options = chain(
+    click.option("--target", required=True, metavar="COLUMN", help="The column to predict."),
+    click.option(
+        "--task",
+        type=click.Choice(["auto", *TASKS]),
+        default="auto",
+        show_default=True,
+        help="What the target is; auto: detected from its values.",
+    ),
+    click.option("--drop", multiple=True, metavar="COLUMN", help="Drop a column; repeatable."),
+    click.option(
+        "--categorical",
+        multiple=True,
+        metavar="COLUMN",
+        help="Treat a column as categorical whatever it looks like; repeatable.",
+    ),
+    click.option(
+        "--categories",
+        type=click.Choice(encoding.ENCODINGS),
+        default="one-hot",
+        show_default=True,
+        help="How categories become numbers.",
+    ),
+    click.option(
+        "--impute",
+        is_flag=True,
+        help="Impute missing values: the median, or the most frequent category.",
+    ),
+    click.option(
+        "--encoding",
+        default="utf-8",
+        show_default=True,
+        help="Of a text file: latin-1, utf-16, ...",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkOptions:
+    """Settings of the estimator; None: its default."""
+
+    hidden: tuple[int, ...] | None = None
+    activation: str | None = None
+    prior_scale: float | None = None
+    observation_noise: str | float | None = None
+    num_steps: str | int | None = None
+    batch_size: str | int | None = None
+    validation_fraction: float | None = None
+
+    def for_estimator(self, task: str) -> dict[str, Any]:
+        """Those that were given, by the estimator's names."""
+        given = {name: v for name, v in dataclasses.asdict(self).items() if v is not None}
+        if "observation_noise" in given:
+            noise = given.pop("observation_noise")
+            if task == "classification":
+                refuse("observation-noise", noise, "be left out for classification")
+            given["noise"] = noise
+        return given
+
+
+network_options = chain(
     click.option("--hidden", type=Sizes(), help="Sizes of the hidden layers.  [default: 50]"),
     click.option("--activation", help="A name from jax.nn.  [default: tanh]"),
-    click.option("--prior-scale", type=float, help="Standard deviation of the weights in advance."),
+    click.option("--prior-scale", type=float, help="Prior standard deviation of the weights."),
     click.option(
         "--observation-noise",
         type=NumberOr(float, "learned", "heteroscedastic"),
@@ -141,10 +198,52 @@ of_network = _chain(
     click.option("--num-steps", type=NumberOr(int, "auto"), help="Steps.  [default: auto]"),
     click.option("--batch-size", type=NumberOr(int, "auto"), help="Rows a step.  [default: auto]"),
     click.option(
-        "--validation-fraction", type=float, help="Of the training rows, to decide when to stop."
+        "--validation-fraction", type=float, help="Of the training rows, for early stopping."
     ),
 )
-over_processes = _chain(
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointOptions:
+    """Whether and how a run is saved on its way."""
+
+    checkpoint: bool
+    every: str | int
+    resume: bool
+
+
+checkpoint_options = chain(
+    click.option(
+        "--checkpoint",
+        is_flag=True,
+        help="Save the run in OUT.checkpoint/ on its way, so that --resume can continue it.",
+    ),
+    click.option(
+        "--every",
+        type=Every(),
+        default="1m",
+        show_default=True,
+        help="Between checkpoints: a time such as 30s or 5m, or a number of steps.",
+    ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Continue an interrupted run; with --checkpoint, start one if there is none.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterOptions:
+    """The processes of a distributed run."""
+
+    distributed: bool
+    processes: int | None
+    process_id: int | None
+    coordinator: str | None
+
+
+cluster_options = chain(
     click.option(
         "--distributed",
         is_flag=True,
@@ -156,105 +255,28 @@ over_processes = _chain(
 )
 
 
-def joined(
-    is_asked: bool, coordinator: str | None, processes: int | None, process_id: int | None
-) -> bool:
-    """Whether this process is the first, once it has joined the others; before JAX is used."""
-    if not is_asked:
-        for name, value in (("processes", processes), ("process-id", process_id)):
+def join_cluster(options: ClusterOptions) -> bool:
+    """Join the other processes, before JAX is used; whether this one is the first."""
+    if not options.distributed:
+        for name, value in (("processes", options.processes), ("process-id", options.process_id)):
             if value is not None:
-                refuse(name, value, "stand beside --distributed")
+                refuse(name, value, "be used with --distributed")
         return True
-    bl.distributed.initialize(coordinator, processes, process_id)
+    bl.distributed.initialize(options.coordinator, options.processes, options.process_id)
     return bl.distributed.is_first()
 
 
-seeded = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-
-
-class WithSettings(click.Command):
-    """Takes the settings of the chosen method as options: `--learning-rate 0.01`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:
-            return super().parse_args(ctx, args)
-        known = {name for p in self.get_params(ctx) for name in (*p.opts, *p.secondary_opts)}
-        rest, given, waiting = [], {}, list(args)
-        while waiting:
-            arg = waiting.pop(0)
-            name, equals, value = arg.partition("=")
-            if arg == "--" or not arg.startswith("--") or name in known:
-                rest.append(arg)
-                continue
-            if not equals:
-                value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else ""
-            given[name] = value
-        ctx.meta["settings"] = {}
-        if given:
-            method = DEFAULT_METHOD
-            for here, after in zip(rest, [*rest[1:], ""], strict=True):
-                if here.partition("=")[0] == "--method":
-                    method = here.partition("=")[2] or after
-            ctx.meta["settings"] = _settings(ctx, method, given, known)
-        return super().parse_args(ctx, rest)
-
-
-def _settings(
-    ctx: click.Context, method: str, given: dict[str, str], known: set[str]
-) -> dict[str, Any]:
-    """Values of the method's fields."""
-    fields = bl.algorithms.hyper_parameters(class_of(method))
-    flags = {"--" + name.replace("_", "-"): name for name in fields}
-    made = {}
-    for flag, text in given.items():
-        if flag not in flags:
-            near = difflib.get_close_matches(flag, [*flags, *known], 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            told = ", ".join(flags)
-            raise click.UsageError(
-                f"`{flag}` is neither an option nor a setting of {method} ({told}).{hint}", ctx
-            )
-        if not text:
-            raise click.UsageError(f"`{flag}` needs a value.", ctx)
-        made[flags[flag]] = _value(flag, text, fields[flags[flag]])
-    return made
-
-
-def _value(flag: str, text: str, field: dict[str, Any]) -> Any:
-    """Text as a field's value; the algorithm itself checks it further."""
-    default, check = field["default"], field["check"]
-    if check["optional"] and text.lower() == "none":
-        return None
-    if check["free"]:
-        with contextlib.suppress(ValueError):
-            return json.loads(text)
-        return text
-    if isinstance(default, bool):
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return (
-            words[text.lower()] if text.lower() in words else refuse(flag, text, "be true or false")
-        )
-    if isinstance(default, str):
-        return text
-    is_real = isinstance(default, float) or check["real"]
-    try:
-        return float(text) if is_real else int(text)
-    except ValueError:
-        refuse(flag, text, "be a number" if is_real else "be a whole number")
-
-
-def class_of(method: str) -> type[bl.Algorithm]:
-    if method not in bl.ALGORITHMS:
-        refuse("method", method, "be one of " + ", ".join(bl.ALGORITHMS))
-    return bl.ALGORITHMS[method]
-
-
-def allowed(field: dict[str, Any]) -> str:
-    check, default = field["check"], field["default"]
-    if check["choices"] is not None:
-        return ", ".join(check["choices"])
-    if isinstance(default, bool):
-        return "true, false"
-    signs = {"above": ">", "least": ">=", "below": "<", "most": "<="}
-    bounds = [f"{sign} {check[name]:g}" for name, sign in signs.items() if check[name] is not None]
-    return ", ".join([*bounds, *(["none"] if check["optional"] else [])])
+common_options = chain(
+    click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output."),
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
+    ),
+)
+no_cache_option = click.option(
+    "--no-cache", is_flag=True, help="Compile everything anew; see the documentation on the cache."
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True
+)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import click
 
-from bayeslearn.cli import flags, runs
+from bayeslearn.cli import flags, inputs, runs
 from bayeslearn.cli.cache import use_compilation_cache
-from bayeslearn.cli.inputs import _read_new
-from bayeslearn.cli.output import Speaker
+from bayeslearn.cli.output import Output
 from bayeslearn.errors import refuse
+from bayeslearn.tabular.json_values import JSON
 
 
 @click.command()
@@ -24,9 +22,9 @@ from bayeslearn.errors import refuse
 )
 @click.option("--with-input", is_flag=True, help="Write the columns of NEW beside the predictions.")
 @click.option("--encoding", default="utf-8", show_default=True, help="Of a text file.")
-@flags.overwriting
-@flags.cached
-@flags.common
+@flags.overwrite_option
+@flags.no_cache_option
+@flags.common_options
 def predict(
     run: str,
     new: str,
@@ -50,36 +48,36 @@ def predict(
     the lower and upper end of the interval. Classification: the predicted class, a column p_CLASS
     for each probability, epistemic and aleatoric (nats).
     """
-    speaker = Speaker(as_json, quiet)
-    place = None if out is None else runs.check_file(out, new, overwrite)
+    output = Output(as_json, quiet)
+    path = None if out is None else runs.check_file(out, new, overwrite)
     if not 0 < level < 1:
         refuse("level", level, "be between 0 and 1, such as 0.9")
-    table = runs.read_table(run)
-    raw, x = _read_new(speaker, table, new, "new", encoding)
+    schema = runs.read_schema(run)
+    raw, x = inputs.read_new_rows(output, schema, new, "new", encoding)
     if not no_cache:
         use_compilation_cache()
-    from bayeslearn.tabular import persistence
-
-    made = runs.predicted(persistence.load(Path(run) / runs.MODEL), x, level)
+    with output.progress(f"predicting {new}"):
+        predictions = runs.predict_table(runs.load_model(run), x, level)
     if with_input:
         given = raw.cells.reset_index(drop=True)
-        for name in made.columns.intersection(given.columns):
+        for name in predictions.columns.intersection(given.columns):
             given = given.rename(columns={name: f"{name} (input)"})
-        made = given.join(made)
-    if place is not None:
-        with runs.whole(place) as waiting:
-            runs.write_table(made, waiting, place)
-        speaker.say(f"Predictions of {len(made)} rows: {place}")
+        predictions = given.join(predictions)
+    if path is not None:
+        with runs.atomic_file(path) as temporary:
+            runs.write_table(predictions, temporary, path.name)
+        output.say(f"Predictions of {len(predictions)} rows: {path}")
     elif not as_json:
-        click.echo(made.to_csv(index=False), nl=False)
-    told: dict[str, Any] = {"out": str(place)}
-    if as_json and place is None:
-        told = {"predictions": json.loads(made.to_json(orient="records", double_precision=15))}
-    speaker.end(
+        click.echo(predictions.to_csv(index=False), nl=False)
+    result: dict[str, JSON] = {"out": str(path)}
+    if as_json and path is None:
+        rows = predictions.to_json(orient="records", double_precision=15)
+        result = {"predictions": json.loads(rows)}
+    output.finish(
         command="predict",
-        task=table.task,
+        task=schema.task,
         level=level,
-        rows=len(made),
-        columns=list(made.columns),
-        **told,
+        rows=len(predictions),
+        columns=[str(name) for name in predictions.columns],
+        **result,
     )

@@ -7,15 +7,14 @@ from pathlib import Path
 import click
 
 from bayeslearn.cli import flags, runs
-from bayeslearn.cli.output import Speaker
-from bayeslearn.errors import refuse
+from bayeslearn.cli.output import Output
 
 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--out", type=click.Path(), help="Where to write it.  [default: RUN/report.html]")
 @click.option("--open", "is_opened", is_flag=True, help="Open it in the browser.")
-@flags.common
+@flags.common_options
 def report(run: str, out: str | None, is_opened: bool, as_json: bool, quiet: bool) -> None:
     """Write the page of a run again, from its report.json.
 
@@ -23,18 +22,16 @@ def report(run: str, out: str | None, is_opened: bool, as_json: bool, quiet: boo
     bayeslearn report run
     bayeslearn report comparison --open
     """
-    speaker = Speaker(as_json, quiet)
-    contents = runs.read_json(
-        run, runs.CONTENTS, "be a folder with a report: of `fit` or `compare`"
-    )
-    place = Path(run) / runs.PAGE if out is None else Path(out)
-    if not place.parent.is_dir():
-        refuse("out", str(place), f"be in a folder that exists; {place.parent} does not")
+    output = Output(as_json, quiet)
+    must = "be a folder with a report: of `fit` or `compare`"
+    contents = runs.read_json(run, runs.CONTENTS, must)
+    path = Path(run) / runs.PAGE if out is None else Path(out)
+    runs.check_parent(str(path), path)
     from bayeslearn import report as pages
 
-    with runs.whole(place) as waiting:
-        pages.write(contents, waiting)
-    speaker.say(f"Written: {place}")
-    speaker.end(command="report", page=str(place))
+    with runs.atomic_file(path) as temporary:
+        pages.write(contents, temporary)
+    output.say(f"Wrote {path}")
+    output.finish(command="report", page=str(path))
     if is_opened:
-        click.launch(place.resolve().as_uri())
+        click.launch(path.resolve().as_uri())

@@ -1,11 +1,11 @@
 """What the command line writes: a run's folder, and tables of predictions.
 
-    run/model/          the estimator, see `bayeslearn.estimators.load`
-    run/table.json      what is remembered of the table, see `bayeslearn.tables`
+    run/model/          the estimator, see `bl.tabular.load`
+    run/table.json      the schema of the table, see `bayeslearn.tabular.encoding`
     run/report.json     every number of the page; run/report.html, the page
     run/predictions.csv of a file that was predicted along with the fit
 
-Everything is written beside its place and moved there when it is whole.
+Everything is written to a temporary place and moved when it is complete.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.tabular import encoding
+from bayeslearn.tabular.encoding import Schema
+from bayeslearn.tabular.json_values import JSON
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bayeslearn.tabular.base import BayesianNN
 
 MODEL, TABLE, CONTENTS, PAGE, PREDICTIONS = (
     *("model", "table.json", "report.json"),
@@ -36,19 +39,24 @@ RUN_FILES = {MODEL, TABLE, CONTENTS, PAGE, PREDICTIONS}
 ROWS_AT_ONCE = 8192  # of a prediction: draws times rows are in memory together
 
 
-def check_place(out: str, overwrite: bool) -> Path:
-    """A folder that can be written, before any work."""
-    place = Path(os.path.abspath(out))
-    if not place.parent.is_dir():
-        refuse("out", out, f"be in a folder that exists; {place.parent} does not")
-    if os.path.lexists(place):
-        found = {entry.name for entry in place.iterdir()} if place.is_dir() else None
-        if found is None or place.is_symlink() or (found and not _is_run(found)):
+def check_folder(out: str, overwrite: bool) -> Path:
+    """A folder that can be written; refused before any work."""
+    path = Path(os.path.abspath(out))
+    check_parent(out, path)
+    if os.path.lexists(path):
+        found = {entry.name for entry in path.iterdir()} if path.is_dir() else None
+        if found is None or path.is_symlink() or (found and not _is_run(found)):
             must = "be a new folder, or one that bayeslearn wrote and nothing was added to"
             refuse("out", out, must)
         if found and not overwrite:
-            refuse("out", Shown(f"{out}: it exists"), "be a new folder", "Or say --overwrite.")
+            refuse("out", Shown(f"{out}: it exists"), "be a new folder", "Or use --overwrite.")
     return Path(out)
+
+
+def check_parent(out: str, path: Path) -> None:
+    """Refuse a place in a folder that does not exist."""
+    if not path.parent.is_dir():
+        refuse("out", out, f"be in a folder that exists; {path.parent} does not")
 
 
 def _is_run(found: set[str]) -> bool:
@@ -56,65 +64,69 @@ def _is_run(found: set[str]) -> bool:
 
 
 def check_file(out: str, new: str, overwrite: bool) -> Path:
-    place = Path(out)
-    if not place.parent.is_dir():
-        refuse("out", out, f"be in a folder that exists; {place.parent} does not")
-    if place.is_dir():
+    """A file that can be written; refused before any work."""
+    path = Path(out)
+    check_parent(out, path)
+    if path.is_dir():
         refuse("out", out, "be a file; it is a folder")
-    if place.exists() and Path(new).exists() and place.samefile(new):
+    if path.exists() and Path(new).exists() and path.samefile(new):
         refuse("out", out, "be another file than the one that is read")
-    if place.exists() and not overwrite:
-        refuse("out", Shown(f"{out}: it exists"), "be a new file", "Or say --overwrite.")
-    return place
+    if path.exists() and not overwrite:
+        refuse("out", Shown(f"{out}: it exists"), "be a new file", "Or use --overwrite.")
+    return path
 
 
 @contextlib.contextmanager
-def whole(place: Path) -> Iterator[Path]:
-    """A file beside its place, moved there if all goes well."""
-    waiting = place.parent / f".{secrets.token_hex(8)}.{place.name}"
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary file, moved to `path` if the block succeeds."""
+    temporary = path.parent / f".{secrets.token_hex(8)}.{path.name}"
     try:
-        yield waiting
-        os.replace(waiting, place)
+        yield temporary
+        os.replace(temporary, path)
     finally:
-        waiting.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def write_table(made: pd.DataFrame, path: Path, place: Path) -> None:
-    """In the format that the name of its place asks for."""
-    kind = Path(place.name.removesuffix(".gz")).suffix.lower()
+def write_table(table: pd.DataFrame, path: Path, name: str) -> None:
+    """CSV, TSV or Parquet, by the ending of the name."""
+    kind = Path(name.removesuffix(".gz")).suffix.lower()
     if kind == ".parquet":
-        made.to_parquet(path, index=False)
+        table.to_parquet(path, index=False)
     else:
-        made.to_csv(path, index=False, sep="\t" if kind in (".tsv", ".tab") else ",")
+        table.to_csv(path, index=False, sep="\t" if kind in (".tsv", ".tab") else ",")
 
 
-def write(
-    place: Path,
-    estimator: Any,
-    table: encoding.Table,
-    contents: dict[str, Any] | None,
-    predictions: pd.DataFrame | None,
+def write_run(
+    folder: Path,
+    estimator: BayesianNN | None,
+    schema: Schema,
+    contents: dict[str, JSON] | None,
+    predictions: pd.DataFrame | None = None,
 ) -> None:
+    """Write a run's folder; without an estimator only its report."""
     from bayeslearn import report
     from bayeslearn.storage import folders
 
-    path = Path(os.path.abspath(place))
-    waiting = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    os.mkdir(waiting)
+    path = Path(os.path.abspath(folder))
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    os.mkdir(temporary)
     try:
-        estimator.save(waiting / MODEL)
-        (waiting / TABLE).write_text(json.dumps(table.to_dict(), indent=1), encoding="utf-8")
+        if estimator is not None:
+            estimator.save(temporary / MODEL)
+        (temporary / TABLE).write_text(json.dumps(schema.to_dict(), indent=1), encoding="utf-8")
         if contents is not None:
-            (waiting / CONTENTS).write_text(json.dumps(contents, allow_nan=False), encoding="utf-8")
-            report.write(contents, waiting / PAGE)
+            text = json.dumps(contents, allow_nan=False)
+            (temporary / CONTENTS).write_text(text, encoding="utf-8")
+            report.write(contents, temporary / PAGE)
         if predictions is not None:
-            write_table(predictions, waiting / PREDICTIONS, Path(PREDICTIONS))
-        folders.swap(waiting, path)
+            write_table(predictions, temporary / PREDICTIONS, PREDICTIONS)
+        folders.swap(temporary, path)
     finally:
-        shutil.rmtree(waiting, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read_json(run: str, name: str, must: str) -> dict[str, Any]:
+    """A JSON file of a run's folder."""
     try:
         with open(Path(run) / name, encoding="utf-8") as file:
             return json.load(file)
@@ -123,36 +135,49 @@ def read_json(run: str, name: str, must: str) -> dict[str, Any]:
         refuse("run", Shown(f"{run} ({name}: {reason})"), must)
 
 
-def read_table(run: str) -> encoding.Table:
+def read_schema(run: str) -> Schema:
+    """The schema of the table that a run was fitted to."""
     must = "be a folder that `bayeslearn fit` or `compare` wrote"
-    given = read_json(run, TABLE, must)
+    stored = read_json(run, TABLE, must)
     try:
-        return encoding.Table.from_dict(given)
+        return Schema.from_dict(stored)
     except (KeyError, TypeError, AttributeError):
         refuse("run", Shown(f"{run} ({TABLE} does not describe a table)"), must)
 
 
-def predicted(estimator: Any, x: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
+def load_model(run: str) -> BayesianNN:
+    """The estimator of a run."""
+    from bayeslearn.tabular import persistence
+
+    path = Path(run) / MODEL
+    if not path.exists():
+        refuse("run", Shown(f"{run}, a comparison without a recommendation"), "hold a model")
+    return persistence.load(path)
+
+
+def predict_table(estimator: BayesianNN, x: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
     """The predictions of a table, as columns."""
     import pandas as pd
 
     parts = []
+    classes: np.ndarray | None = getattr(estimator, "classes_", None)
     for begin in range(0, len(x), ROWS_AT_ONCE):
-        predictive = estimator._predictive(x.iloc[begin : begin + ROWS_AT_ONCE])
-        if hasattr(estimator, "classes_"):
+        predictive = estimator.predictive(x.iloc[begin : begin + ROWS_AT_ONCE])
+        epistemic, aleatoric = predictive.epistemic, predictive.aleatoric
+        if classes is not None:
             probs = predictive.probs
-            columns = {"predicted": estimator.classes_[probs.argmax(axis=1)]}
-            columns |= {f"p_{name}": probs[:, i] for i, name in enumerate(estimator.classes_)}
-            columns |= {"epistemic": predictive.epistemic, "aleatoric": predictive.aleatoric}
+            columns = {"predicted": classes[probs.argmax(axis=1)]}
+            columns |= {f"p_{name}": probs[:, i] for i, name in enumerate(classes)}
+            columns |= {"epistemic": epistemic, "aleatoric": aleatoric}
         else:
             lower, upper = predictive.interval(level)
             columns = {
-                "mean": estimator._from_network(predictive.mean),
-                "std": estimator._in_units(predictive.std),
-                "epistemic": estimator._in_units(np.sqrt(predictive.epistemic)),
-                "aleatoric": estimator._in_units(np.sqrt(predictive.aleatoric)),
-                "lower": estimator._from_network(lower),
-                "upper": estimator._from_network(upper),
+                "mean": predictive.mean,
+                "std": predictive.std,
+                "epistemic": np.sqrt(epistemic),
+                "aleatoric": np.sqrt(aleatoric),
+                "lower": lower,
+                "upper": upper,
             }
         parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)

@@ -76,7 +76,7 @@ def is_arrays(data: Any) -> bool:
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         return False
-    return isinstance(data, tuple) or not all(isinstance(part, tuple) for part in data)
+    return isinstance(data, tuple) or not any(isinstance(part, tuple) for part in data)
 
 
 def _is_tree_of_arrays(x: list[Any] | tuple[Any, ...]) -> bool:

@@ -17,13 +17,14 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, table: np.ndarray, weight: np.ndarray) -> Scaling:
-        """The scaling of (rows, columns), or of (rows,), of which each row counts `weight` times."""
+        """The scaling of (rows, columns) or (rows,), each row counted as its weight says."""
         largest = np.max(np.abs(table), axis=0)
         unit = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers stay finite
         fraction = weight / np.sum(weight)
         mean = fraction @ (table / unit)
         std = np.sqrt(fraction @ (table / unit - mean) ** 2)
-        return cls(mean * unit, np.where(std > ROUNDING, std * unit, 1.0))
+        is_flat = std <= ROUNDING
+        return cls(np.where(is_flat, table[0], mean * unit), np.where(is_flat, 1.0, std * unit))
 
     def apply(self, table: np.ndarray) -> np.ndarray:
         """In units of the scale, around the mean."""

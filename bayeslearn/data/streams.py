@@ -19,7 +19,7 @@ from bayeslearn import tree
 from bayeslearn.data.rows import Batch, check_inputs
 from bayeslearn.data.sources.arrays import arrays
 from bayeslearn.data.sources.base import AUTO_BATCH, Source
-from bayeslearn.data.worker import _Worker
+from bayeslearn.data.worker import Worker
 from bayeslearn.errors import ArgumentError, DataError, Shown, refuse
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
@@ -65,7 +65,7 @@ class Stream:
 
     def __init__(self, data: Any, put: Callable[[Batch], Batch] = jax.device_put):
         self._data, self.put = data, put
-        self._worker = _Worker()
+        self._worker = Worker()
         self._iterator: Iterator[Any] = self._worker.call(self._begin)
         self.restarts = self._iterator is not data
         self._seen_this_pass = 0
@@ -261,7 +261,7 @@ class Stream:
             try:
                 self._serve(target, jax.tree.map(lambda leaf, i=number: leaf[i], slots))
                 positions.append(self._now)
-            except BaseException as error:  # whatever it is, the main thread is told
+            except BaseException as error:  # whatever it is, the main thread raises it
                 self._end = error
         for leaf in jax.tree.leaves(slots):
             leaf[len(positions) :] = 0

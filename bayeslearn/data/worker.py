@@ -15,7 +15,7 @@ import jax
 MOST_WAIT = 5.0  # seconds for the thread's last batch
 
 
-class _Worker:
+class Worker:
     """Calls functions one after the other on one thread, in the precision and on the device of
     the thread that made it."""
 

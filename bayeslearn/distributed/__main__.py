@@ -21,13 +21,13 @@ GRACE_SECONDS = 5.0  # in which the launcher lets survivors say what they have t
 def launch(command: list[str], num_processes: int, grace: float = GRACE_SECONDS) -> int:
     """Run a command as several processes on this machine; 0, or the code of the one that failed.
 
-    Signals are passed on. Each process is told of the devices of its own number where there are
+    Signals are passed on. Each process sees the devices of its own number where there are
     GPUs, and where to meet the others: the command calls `initialize()`.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    told = {ADDRESS: f"127.0.0.1:{port}", PROCESSES: str(num_processes)}
+    addresses = {ADDRESS: f"127.0.0.1:{port}", PROCESSES: str(num_processes)}
     children: list[subprocess.Popen] = []
 
     def pass_on(number: int, frame: Any) -> None:
@@ -39,7 +39,7 @@ def launch(command: list[str], num_processes: int, grace: float = GRACE_SECONDS)
     try:
         for process in range(num_processes):
             own = {PROCESS: str(process), "JAX_LOCAL_DEVICE_IDS": str(process)}
-            children.append(subprocess.Popen(command, env={**os.environ, **told, **own}))
+            children.append(subprocess.Popen(command, env={**os.environ, **addresses, **own}))
         while not (failed := _failed(children)):
             if all(child.returncode == 0 for child in children):
                 return 0

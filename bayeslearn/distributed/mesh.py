@@ -19,7 +19,7 @@ SHARDS = ("replicate", "weights")
 
 
 class Layout(NamedTuple):
-    """How a run lies on a mesh. Hashable, so that compiled functions can be told."""
+    """How a run lies on a mesh; hashable, as a static argument of compiled functions must be."""
 
     mesh: Mesh
     shard: str
@@ -146,7 +146,7 @@ def on_host() -> Any:
     """New arrays lie in the machine's memory, and not on its first accelerator."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX was told to know of accelerators only
+    except RuntimeError:  # JAX was configured for accelerators only
         return contextlib.nullcontext()
 
 

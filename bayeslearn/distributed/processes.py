@@ -80,10 +80,10 @@ def initialize(
 
 
 def _why_not_joined(error: Exception, address: str | None, timeout: int) -> str:
-    told = str(error)
-    if "before any JAX" in told:
+    message = str(error)
+    if "before any JAX" in message:
         return "`initialize` must be called before anything else of JAX is used."
-    if "should be defined" in told or "must be defined" in told or address is None:
+    if "should be defined" in message or "must be defined" in message or address is None:
         return (
             "JAX found no cluster around this process (Slurm, Kubernetes, Open MPI): give `address`"
             f", `num_processes` and `process_id`. ({_first_line(error)})"
@@ -103,8 +103,8 @@ def any_process(*flags: bool) -> tuple[bool, ...]:
     """Of each flag, whether it is set on any process; all must ask."""
     from jax.experimental.multihost_utils import process_allgather
 
-    told = process_allgather(np.asarray(flags, np.int32))
-    return tuple(bool(flag) for flag in np.max(told, axis=0))
+    gathered = process_allgather(np.asarray(flags, np.int32))
+    return tuple(bool(flag) for flag in np.max(gathered, axis=0))
 
 
 def gather(values: PyTree) -> PyTree:

@@ -1,5 +1,4 @@
-"""What an algorithm has learned: a point, a Gaussian, a Gamma, masked weights, or draws. Each
-answers the same questions."""
+"""Results of an algorithm: a point mass, a Gaussian, a Gamma, masked weights, or draws."""
 
 from bayeslearn.families.block import BlockGaussian, make_groups
 from bayeslearn.families.diagonal import DiagonalGaussian
@@ -7,6 +6,7 @@ from bayeslearn.families.draws import Draws
 from bayeslearn.families.dropout import Dropout
 from bayeslearn.families.full import FullGaussian
 from bayeslearn.families.gamma import Gamma
+from bayeslearn.families.mixture import Mixture
 from bayeslearn.families.point import Point
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Dropout",
     "FullGaussian",
     "Gamma",
+    "Mixture",
     "Point",
     "make_groups",
 ]

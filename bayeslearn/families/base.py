@@ -1,19 +1,21 @@
-"""What every family answers, and what Gaussians answer beyond it.
+"""What every family answers, and what Gaussian families answer beyond it.
 
-A family is what an algorithm has learned about the parameters: a distribution (or a point) over
-pytrees. `isinstance(q, Gaussian)` says whether its density, divergence and prior are in closed
-form, `isinstance(q, ClosedForm)` whether its predictive is.
+A family is what an algorithm has learned about the parameters: a distribution (or a point mass)
+over pytrees. `isinstance(q, Gaussian)` says whether its density, divergence and prior are known in
+closed form, `isinstance(q, ClosedForm)` whether its predictive is.
 """
 
 # No `from __future__ import annotations`: Equinox cannot read AbstractVar from strings.
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 
+from bayeslearn.models.priors.base import BoundPrior
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.tree import Array, PyTree
 
 if TYPE_CHECKING:
-    from bayeslearn.families.student import StudentPredictive
+    from bayeslearn.families.full import FullGaussian
     from bayeslearn.models.priors.correlated import CorrelatedPrior
     from bayeslearn.models.priors.gaussian import GaussianPrior
     from bayeslearn.models.target import Target
@@ -22,8 +24,19 @@ if TYPE_CHECKING:
 class Family(eqx.Module):
     """A distribution over parameters (abstract)."""
 
-    mean: eqx.AbstractVar[PyTree]
-    std: eqx.AbstractVar[PyTree]  # standard deviation of each weight, a tree like `mean`
+    if TYPE_CHECKING:
+
+        @property
+        def mean(self) -> PyTree:
+            """Mean of each weight."""
+
+        @property
+        def std(self) -> PyTree:
+            """Standard deviation of each weight, a tree like `mean`."""
+
+    else:  # fields or properties of a subclass
+        mean: eqx.AbstractVar[PyTree]
+        std: eqx.AbstractVar[PyTree]
 
     def sample(self, key: Array, num: int) -> PyTree:
         """`num` draws along a leading axis."""
@@ -41,13 +54,27 @@ class Density(Family):
 class ClosedForm(Family):
     """A family whose predictive distribution is known in closed form (abstract)."""
 
-    def predictive(self, target: "Target", x: PyTree) -> "StudentPredictive":
+    def predictive(self, target: "Target", x: PyTree) -> PredictiveBase:
         """The exact predictive distribution at rows of x."""
         raise NotImplementedError
 
 
 class Gaussian(Density):
     """A Gaussian over all parameters (abstract)."""
+
+    is_independent: ClassVar[bool] = False  # every weight of all others
+
+    def mean_vector(self) -> Array:
+        """The mean as one vector (k,)."""
+        raise NotImplementedError
+
+    def cov_matrix(self) -> Array:
+        """The dense covariance matrix (k, k)."""
+        raise NotImplementedError
+
+    def prec_matrix(self) -> Array:
+        """The dense precision matrix (k, k)."""
+        raise NotImplementedError
 
     def transform(self, noise: PyTree) -> PyTree:
         """The reparametrisation: a draw, as a function of standard normal noise."""
@@ -57,10 +84,14 @@ class Gaussian(Density):
         """Differential entropy in nats."""
         raise NotImplementedError
 
-    def kl(self, other: PyTree) -> Array:
+    def kl(self, other: "Gaussian | BoundPrior") -> Array:
         """KL(self || other) for any Gaussian: also a Gaussian prior."""
         raise NotImplementedError
 
+    def to_full(self) -> "FullGaussian":
+        """The same Gaussian with a dense factor."""
+        raise NotImplementedError
+
     def to_prior(self) -> "GaussianPrior | CorrelatedPrior":
-        """The same Gaussian as the prior of the data to come."""
+        """The same Gaussian as a prior, for new data."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from bayeslearn.families.block import BlockGaussian
 from bayeslearn.families.full import FullGaussian
 from bayeslearn.geometry import natural as coordinates
 from bayeslearn.geometry.natural import Expectation, Natural
+from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.correlated import CorrelatedPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import double_precision
@@ -24,33 +25,40 @@ from bayeslearn.tree import Array, PyTree
 class DiagonalGaussian(Gaussian):
     """q(w) = N(mean, diag(std^2)); `mean` and `std` are pytrees like the parameters."""
 
+    is_independent: ClassVar[bool] = True
+
     mean: PyTree
     std: PyTree
 
     @property
     def prec(self) -> PyTree:
+        """1 / std^2."""
         return jax.tree.map(lambda s: 1.0 / s**2, self.std)
 
     @double_precision
     def mean_vector(self) -> Array:
+        """The mean as one vector (k,)."""
         return tree.ravel(self.mean)
 
     @double_precision
     def cov_matrix(self) -> Array:
-        tree.check_dense(tree.size(self.mean), "`std`, which holds the same numbers")
+        """The dense covariance matrix (k, k)."""
+        tree.check_dense(tree.size(self.mean), "`std`, which has the same numbers")
         return jnp.diag(tree.ravel(self.std) ** 2)
 
     @double_precision
     def prec_matrix(self) -> Array:
-        tree.check_dense(tree.size(self.mean), "`prec`, which holds the same numbers")
+        """The dense precision matrix (k, k)."""
+        tree.check_dense(tree.size(self.mean), "`prec`, which has the same numbers")
         return jnp.diag(tree.ravel(self.prec))
 
     def to_full(self) -> FullGaussian:
+        """The same Gaussian with a dense factor."""
         return FullGaussian.from_std(self.mean, self.std)
 
     @double_precision
     def to_prior(self) -> GaussianPrior:
-        """The same Gaussian as the prior of the data to come."""
+        """The same Gaussian as a prior, for new data."""
         return GaussianPrior(self.mean, self.prec)
 
     def transform(self, noise: PyTree) -> PyTree:
@@ -59,10 +67,13 @@ class DiagonalGaussian(Gaussian):
 
     @double_precision
     def sample(self, key: Array, num: int) -> PyTree:
+        """`num` draws along a leading axis."""
         return jax.vmap(self.transform)(tree.normal_like(key, self.mean, num))
 
     @double_precision
     def log_prob(self, params: PyTree) -> Array:
+        """Log-density at one set of parameters."""
+
         def term(w: Array, m: Array, s: Array) -> Array:
             return -0.5 * ((w - m) / s) ** 2 - jnp.log(s) - 0.5 * jnp.log(2 * jnp.pi)
 
@@ -70,12 +81,13 @@ class DiagonalGaussian(Gaussian):
 
     @double_precision
     def entropy(self) -> Array:
+        """Differential entropy in nats."""
         return tree.total(
             jax.tree.map(lambda s: jnp.log(s) + 0.5 * jnp.log(2 * jnp.pi * jnp.e), self.std)
         )
 
     @double_precision
-    def kl(self, other: Any) -> Array:
+    def kl(self, other: Gaussian | BoundPrior) -> Array:
         """KL(self || other) for any Gaussian: also a Gaussian prior."""
         if isinstance(other, CorrelatedPrior):
             prec = other.broadcast(tree.double(self.mean))[1]
@@ -87,7 +99,7 @@ class DiagonalGaussian(Gaussian):
             return BlockGaussian.from_std(self.mean, self.std, other.groups).kl(other)
         if isinstance(other, FullGaussian):
             return self.to_full().kl(other)
-        if not hasattr(other, "prec"):
+        if not isinstance(other, DiagonalGaussian | GaussianPrior):
             refuse("other", Shown(f"a {type(other).__name__}"), "be a Gaussian")
 
         def term(m: Array, s: Array, m0: Array, p0: Array) -> Array:
@@ -106,7 +118,7 @@ class DiagonalGaussian(Gaussian):
     @classmethod
     @double_precision
     def from_natural(cls, natural: Natural, like: PyTree | None = None) -> DiagonalGaussian:
-        """`like` is for callers that serve every family: here the pytrees speak for themselves."""
+        """From natural parameters; `like` is for callers of any family, and not used here."""
         mean, prec = _leafwise(
             lambda *pair: coordinates.mean_prec_from_natural_diagonal(Natural(*pair)), *natural
         )
@@ -125,6 +137,7 @@ class DiagonalGaussian(Gaussian):
     def from_expectation(
         cls, expectation: Expectation, like: PyTree | None = None
     ) -> DiagonalGaussian:
+        """From expectation parameters."""
         mean, var = _leafwise(
             lambda *pair: coordinates.mean_cov_from_expectation_diagonal(Expectation(*pair)),
             *expectation,
@@ -133,7 +146,7 @@ class DiagonalGaussian(Gaussian):
 
     @double_precision
     def unconstrained(self) -> dict[str, PyTree]:
-        """Numbers free to move: "mean" and "log_std", each a pytree."""
+        """Unconstrained parameters: "mean" and "log_std", each a pytree."""
         return {"mean": self.mean, "log_std": jax.tree.map(jnp.log, self.std)}
 
     @classmethod
@@ -141,6 +154,7 @@ class DiagonalGaussian(Gaussian):
     def from_unconstrained(
         cls, values: dict[str, PyTree], like: PyTree | None = None
     ) -> DiagonalGaussian:
+        """From unconstrained parameters."""
         return cls(values["mean"], jax.tree.map(jnp.exp, values["log_std"]))
 
 

@@ -1,4 +1,4 @@
-"""Weights under random masks: what MC dropout learns."""
+"""Weights under random masks: the result of MC dropout."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Dropout(Family):
     """W = M diag(z), with one random factor of mean one for each input of each masked layer.
 
     `mean` is E[W] = M; in the notation without 1 / keep it is keep times the weights. All weights
-    of one input rise and fall together, and biases and the likelihood's own parameters do not
-    vary, so that the distribution is singular: it has moments, but no density, entropy or KL.
+    of one input have the same factor, and biases and the likelihood's own parameters are constant.
+    The distribution is therefore singular: it has moments, but no density, entropy or KL.
 
-    With `has_own_masks` the masks are the network's own, drawn from a key: a draw is then
+    With `has_own_masks` the network itself draws the masks from a key: a draw is then
     {"key": ..., "weights": mean}, for the target of `MCDropout.predictive_target`.
     """
 
@@ -34,11 +34,12 @@ class Dropout(Family):
 
     @double_precision
     def mean_vector(self) -> Array:
+        """The mean as one vector (k,)."""
         return tree.ravel(self.mean)
 
     @double_precision
     def sample(self, key: Array, num: int) -> PyTree:
-        """`num` sets of weights, each under one mask that is the same for all rows."""
+        """`num` sets of weights, each under one mask for all rows."""
         draws = jax.tree.map(lambda w: jnp.broadcast_to(w, (num, *w.shape)), self.mean)
         if self.has_own_masks:
             keys = jax.random.key_data(jax.random.split(key, num))
@@ -54,22 +55,24 @@ class Dropout(Family):
         leaves, treedef = jax.tree.flatten(self.mean["network"])
         found = [jnp.zeros_like(leaf) for leaf in leaves]
         for site, keep in zip(self.sites, self.keeps, strict=True):
-            spread = jnp.sqrt((1 - keep) / keep)
-            found[site.leaf] = (spread * jnp.abs(leaves[site.leaf])).astype(found[site.leaf].dtype)
+            mask_std = jnp.sqrt((1 - keep) / keep)
+            found[site.leaf] = (mask_std * jnp.abs(leaves[site.leaf])).astype(
+                found[site.leaf].dtype
+            )
         rest = jax.tree.map(jnp.zeros_like, {**self.mean, "network": None})
         return {**rest, "network": jax.tree.unflatten(treedef, found)}
 
     @double_precision
     def cov_matrix(self) -> Array:
         """Weights of the same input have covariance +-std times std, all others zero."""
-        tree.check_dense(tree.size(self.mean), "`std`, the spread of each weight")
+        tree.check_dense(tree.size(self.mean), "`std`, the standard deviation of each weight")
         owner = tree.ravel({**self.mean, "network": self._inputs()})
         signed = jax.tree.map(lambda s, m: s * jnp.sign(m), self.std, self.mean)
-        spread = tree.ravel(tree.double(signed))
-        return jnp.outer(spread, spread) * (owner[:, None] == owner[None, :])
+        vector = tree.ravel(tree.double(signed))
+        return jnp.outer(vector, vector) * (owner[:, None] == owner[None, :])
 
     def _inputs(self) -> PyTree:
-        """The number of the input that each weight of the network belongs to."""
+        """The index of the input that each weight of the network multiplies."""
         leaves, treedef = jax.tree.flatten(self.mean["network"])
         found = [jnp.full(leaf.shape, -1.0) for leaf in leaves]
         begin = 0

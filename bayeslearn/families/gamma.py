@@ -1,4 +1,4 @@
-r"""Independent Gamma variables: positive weights, and an exponential family that is not Gaussian.
+r"""Independent Gamma variables: positive weights, in an exponential family that is not Gaussian.
 
     q(t) = rate^shape / Gamma(shape) t^(shape - 1) exp(-rate t),   t > 0
          = exp(l1 log t + l2 t - A(l)),   with base measure 1
@@ -45,11 +45,13 @@ class Gamma(Density):
     @property
     @double_precision
     def mean(self) -> PyTree:
+        """shape / rate."""
         return jax.tree.map(lambda a, b: a / b, self.shape, self.rate)
 
     @property
     @double_precision
     def std(self) -> PyTree:
+        """sqrt(shape) / rate."""
         return jax.tree.map(lambda a, b: jnp.sqrt(a) / b, self.shape, self.rate)
 
     @double_precision
@@ -62,6 +64,8 @@ class Gamma(Density):
 
     @double_precision
     def log_prob(self, params: PyTree) -> Array:
+        """Log-density at one set of parameters."""
+
         def term(t: Array, a: Array, b: Array) -> Array:
             inside = jnp.where(t > 0, t, 1.0)  # so that the gradient outside is not NaN
             value = (a - 1.0) * jnp.log(inside) - b * inside - _log_partition(a, b)
@@ -71,6 +75,8 @@ class Gamma(Density):
 
     @double_precision
     def entropy(self) -> Array:
+        """Differential entropy in nats."""
+
         def term(a: Array, b: Array) -> Array:
             return a - jnp.log(b) + gammaln(a) + (1.0 - a) * digamma(a)
 
@@ -98,6 +104,7 @@ class Gamma(Density):
     @classmethod
     @double_precision
     def from_natural(cls, natural: Natural) -> Gamma:
+        """From natural parameters."""
         first, second = natural
         return cls(jax.tree.map(lambda x: x + 1.0, first), jax.tree.map(lambda x: -x, second))
 
@@ -114,6 +121,7 @@ class Gamma(Density):
 
     @double_precision
     def log_partition(self) -> Array:
+        """A(l)."""
         return tree.total(jax.tree.map(_log_partition, self.shape, self.rate))
 
     @double_precision

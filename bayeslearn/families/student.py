@@ -1,4 +1,4 @@
-r"""The matrix-normal inverse-Wishart: linear weights and a noise covariance, both unknown.
+r"""The matrix-normal inverse-Wishart: unknown linear weights and noise covariance.
 
     Sigma ~ IW(scale, dof),   B | Sigma ~ MN(location, prec^-1, Sigma)
 
@@ -12,25 +12,32 @@ with E[Sigma] = scale / (dof - columns - 1) aleatoric and x^T prec^-1 x E[Sigma]
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn import tree
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import ArgumentError, NotAvailableError, Shown, refuse
 from bayeslearn.families.base import ClosedForm
+from bayeslearn.models.priors.base import BoundPrior
+from bayeslearn.numerics import log_abs_det
 from bayeslearn.precision import double_precision
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.tree import Array, PyTree
+
+if TYPE_CHECKING:
+    from bayeslearn.models.likelihoods.base import Likelihood
+    from bayeslearn.models.target import Target
 
 
 class MatrixNormalInverseWishart(eqx.Module):
-    """The distribution of (B, Sigma) itself."""
+    """The distribution of (B, Sigma)."""
 
     location: Array  # (features, columns)
     prec: Array  # (features, features)
@@ -39,6 +46,7 @@ class MatrixNormalInverseWishart(eqx.Module):
 
     @property
     def columns(self) -> int:
+        """Columns of y."""
         return self.scale.shape[0]
 
     def mean_noise(self) -> Array:
@@ -46,21 +54,21 @@ class MatrixNormalInverseWishart(eqx.Module):
         return self.scale / (self.dof - self.columns - 1.0)
 
     def log_normaliser(self) -> Array:
-        """log Z, with density exp(kernel) / Z; the evidence is a difference of these."""
+        """log Z of the density exp(kernel) / Z; the evidence is a difference of these."""
         p, d = self.location.shape
         return (
             0.5 * p * d * jnp.log(2 * jnp.pi)
-            - 0.5 * d * _log_det(self.prec)
-            + 0.5 * self.dof * (d * jnp.log(2.0) - _log_det(self.scale))
+            - 0.5 * d * log_abs_det(self.prec)
+            + 0.5 * self.dof * (d * jnp.log(2.0) - log_abs_det(self.scale))
             + jax.scipy.special.multigammaln(0.5 * self.dof, d)
         )
 
     def log_prob(self, weights: Array, noise: Array) -> Array:
-        """Density of B and Sigma."""
+        """Log-density of B and Sigma."""
         p, d = self.location.shape
-        away = weights - self.location
-        square = self.scale + away.T @ self.prec @ away
-        kernel = -0.5 * (self.dof + d + 1.0 + p) * _log_det(noise)
+        centred = weights - self.location
+        square = self.scale + centred.T @ self.prec @ centred
+        kernel = -0.5 * (self.dof + d + 1.0 + p) * log_abs_det(noise)
         kernel -= 0.5 * jnp.trace(jnp.linalg.solve(noise, square))
         return kernel - self.log_normaliser()
 
@@ -72,17 +80,17 @@ class MatrixNormalInverseWishart(eqx.Module):
         chi = jax.random.chisquare(key_chi, self.dof - jnp.arange(d), (num, d), dtype)
         lower = jnp.tril(jax.random.normal(key_lower, (num, d, d), dtype), -1)
         lower = lower + jax.vmap(jnp.diag)(jnp.sqrt(chi))
-        # W = T T^T is Wishart, and Sigma = R W^-1 R^T with scale = R R^T; R T^-T is its root.
+        # W = T T^T is Wishart, and Sigma = R W^-1 R^T with scale = R R^T has the root R T^-T.
         root = jnp.linalg.cholesky(self.scale)
         roots = jax.vmap(lambda t: jax.scipy.linalg.solve_triangular(t, root.T, lower=True).T)(
             lower
         )
         noise = jax.random.normal(key_weights, (num, p, d), dtype)
         prec_root = jnp.linalg.cholesky(self.prec)
-        spread = jax.vmap(
+        scaled = jax.vmap(
             lambda z: jax.scipy.linalg.solve_triangular(prec_root, z, lower=True, trans=1)
         )(noise)
-        weights = self.location + jnp.einsum("npd,ned->npe", spread, roots)
+        weights = self.location + jnp.einsum("npd,ned->npe", scaled, roots)
         return weights, jnp.einsum("nij,nkj->nik", roots, roots)
 
     def predict(self, x: Array) -> tuple[Array, Array, Array]:
@@ -92,11 +100,11 @@ class MatrixNormalInverseWishart(eqx.Module):
 
 
 class ConjugateFamily(ClosedForm):
-    """The same over the parameters of a model that is linear in its weights.
+    """The matrix-normal inverse-Wishart over the parameters of a linear model.
 
     `order[o]` are the positions of output o's weights in the network's parameter vector. The
-    likelihood's `log_noise_scale` is half the log of Sigma's diagonal; the correlation of the noise
-    between columns, which a Gaussian likelihood does not have, is in `exact` alone.
+    likelihood's `log_noise_scale` is half the log of Sigma's diagonal. Correlations of the noise
+    between columns, which a Gaussian likelihood does not have, are only in `exact`.
     """
 
     exact: MatrixNormalInverseWishart
@@ -104,6 +112,7 @@ class ConjugateFamily(ClosedForm):
     like: PyTree  # parameters of the model, for their shapes and types
 
     def _tree(self, weights: Array, log_noise: Array) -> PyTree:
+        """B and the log noise scale as parameters of the model."""
         network = self.like["network"]
         vector = jnp.zeros(tree.size(network), jnp.float64).at[self.order].set(weights.T)
         cast = jax.tree.map(
@@ -114,6 +123,7 @@ class ConjugateFamily(ClosedForm):
     @property
     @double_precision
     def mean(self) -> PyTree:
+        """Mean of each parameter."""
         log_noise = 0.5 * (
             jnp.log(0.5 * self._diagonal()) - jax.scipy.special.digamma(self._half())
         )
@@ -122,6 +132,7 @@ class ConjugateFamily(ClosedForm):
     @property
     @double_precision
     def std(self) -> PyTree:
+        """Standard deviation of each parameter."""
         var = jnp.outer(
             jnp.diagonal(jnp.linalg.inv(self.exact.prec)), jnp.diagonal(self.exact.mean_noise())
         )
@@ -133,22 +144,24 @@ class ConjugateFamily(ClosedForm):
         return jnp.diagonal(self.exact.scale)
 
     def _half(self) -> Array:
-        """Each variance is inverse-gamma with this shape and rate half its entry of `scale`."""
+        """The shape of each variance's inverse-gamma; its rate is half the entry of `scale`."""
         return 0.5 * (self.exact.dof - self.exact.columns + 1.0)
 
     @double_precision
     def mean_vector(self) -> Array:
+        """The mean as one vector (k,)."""
         return tree.ravel(tree.double(self.mean))
 
     @double_precision
     def sample(self, key: Array, num: int) -> PyTree:
+        """`num` draws along a leading axis."""
         weights, noise = self.exact.sample(key, num)
         log_noise = 0.5 * jnp.log(jnp.diagonal(noise, axis1=1, axis2=2))
         return jax.vmap(self._tree)(weights, log_noise)
 
     @double_precision
-    def predictive(self, target: Any, x: PyTree) -> StudentPredictive:
-        """The exact prediction at rows of x."""
+    def predictive(self, target: Target, x: PyTree) -> StudentPredictive:
+        """The exact predictive distribution at rows of x."""
         offset, jacobian = linear_parts(target, self.like, x)
         features = jacobian[:, 0, self.order[0]]
         location, leverage, dof = self.exact.predict(features)
@@ -161,8 +174,8 @@ class ConjugateFamily(ClosedForm):
         )
 
 
-class ConjugatePrior(eqx.Module):
-    """Yesterday's `ConjugateFamily` as the prior that `bl.Conjugate` goes on from."""
+class ConjugatePrior(BoundPrior):
+    """A `ConjugateFamily` as the prior of a sequential update by `bl.Conjugate`."""
 
     is_gaussian: ClassVar[bool] = True  # of the weights, given the noise
     is_independent: ClassVar[bool] = False
@@ -171,7 +184,7 @@ class ConjugatePrior(eqx.Module):
     order: Array
 
     def log_prob_terms(self, params: PyTree) -> PyTree:
-        """The density at noise without correlations, all in the likelihood's term."""
+        """The log-density at noise without correlations, all in the term of the likelihood."""
         weights = tree.ravel(tree.double(params["network"]))[self.order].T
         log_noise = params["likelihood"]["log_noise_scale"]
         density = self.exact.log_prob(weights, jnp.diag(jnp.exp(2.0 * log_noise)))
@@ -180,16 +193,28 @@ class ConjugatePrior(eqx.Module):
         return terms | {"likelihood": {"log_noise_scale": density + jacobian}}
 
 
-class StudentPredictive:
-    """A multivariate t at each row, in closed form; answers what `bl.Predictive` answers."""
+class FrozenMarginal(Protocol):
+    """A distribution of SciPy with its parameters."""
+
+    def ppf(self, q: float) -> np.ndarray:
+        """Quantile function."""
+        ...
+
+    def cdf(self, x: np.ndarray) -> np.ndarray:
+        """Distribution function."""
+        ...
+
+
+class StudentPredictive(PredictiveBase):
+    """A multivariate t at each row, in closed form."""
 
     kind = "regression"
     is_discrete = False
-    num_samples = None
+    num_samples = 0
 
     def __init__(
         self,
-        likelihood: Any,
+        likelihood: Likelihood,
         location: np.ndarray,
         leverage: np.ndarray,
         scale: np.ndarray,
@@ -204,6 +229,7 @@ class StudentPredictive:
 
     @property
     def location(self) -> np.ndarray:
+        """Location of each row, shaped like y."""
         return self._like_y(self._location)
 
     @property
@@ -213,95 +239,91 @@ class StudentPredictive:
 
     @property
     def mean(self) -> np.ndarray:
+        """Predictive mean, shaped like y."""
         return self.location
 
     def _mean_noise(self) -> np.ndarray:
+        """E[Sigma]."""
         if self.dof <= 2:
             raise ArgumentError("The prediction has no variance with so few rows; use `interval`.")
         return self._scale / (self.dof - 2.0)
 
     @property
     def aleatoric(self) -> np.ndarray:
+        """Aleatoric uncertainty: the mean noise variance."""
         noise = np.diagonal(self._mean_noise())
         return self._like_y(np.broadcast_to(noise, self._location.shape).copy())
 
     @property
     def epistemic(self) -> np.ndarray:
+        """Epistemic uncertainty: the leverage times the mean noise variance."""
         return self._like_y(self._leverage[:, None] * np.diagonal(self._mean_noise()))
 
-    @property
-    def total(self) -> np.ndarray:
-        return self.epistemic + self.aleatoric
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self.total
-
-    @property
-    def std(self) -> np.ndarray:
-        return np.sqrt(self.total)
-
     def covariance(self) -> np.ndarray:
+        """Covariance of a new observation's columns: (rows, columns, columns)."""
         return (1.0 + self._leverage)[:, None, None] * self._mean_noise()
 
-    def align_y(self, y: Any) -> np.ndarray:
+    def align_y(self, y: ArrayLike) -> np.ndarray:
+        """Observations checked and shaped like the predictions."""
         return self._like_y(self._check_y(y))
 
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """log p(y) of each row."""
         from scipy.special import gammaln
 
-        away, scale = self._check_y(y) - self._location, self.scale
-        d, nu = away.shape[1], self.dof
-        square = np.sum(away * np.linalg.solve(scale, away[..., None])[..., 0], axis=1)
+        residual, scale = self._check_y(y) - self._location, self.scale
+        d, nu = residual.shape[1], self.dof
+        square = np.sum(residual * np.linalg.solve(scale, residual[..., None])[..., 0], axis=1)
         constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
         log_det = np.linalg.slogdet(scale)[1]
         return constant - 0.5 * log_det - (nu + d) / 2 * np.log1p(square / nu)
 
-    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        if not isinstance(level, numbers.Real) or not 0 < level < 1:
-            refuse("level", level, "be between 0 and 1, such as 0.9")
-        tail = (1.0 - level) / 2.0
-        return self.quantile(tail), self.quantile(1.0 - tail)
+    def log_prob_by_draw(self, y: ArrayLike) -> np.ndarray:
+        """Not available: the prediction is in closed form."""
+        raise NotAvailableError(
+            "A prediction in closed form has no draws; pass `num_samples` to `predict`."
+        )
 
-    def quantile(self, q: float) -> np.ndarray:
-        if not isinstance(q, numbers.Real) or not 0 < q < 1:
-            refuse("q", q, "be between 0 and 1")
-        return self._like_y(self._marginal().ppf(q))
+    def quantiles(self, qs: Sequence[float]) -> list[np.ndarray]:
+        """Several quantiles of a new observation, by column."""
+        return [self._like_y(self._marginal().ppf(q)) for q in qs]
 
-    def cdf(self, y: Any) -> np.ndarray:
-        return self._like_y(self._marginal().cdf(self._check_y(y)))
-
-    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
-        return [self.cdf(y) for y in points]
+    def cdfs(self, points: Sequence[ArrayLike]) -> list[np.ndarray]:
+        """Distribution function at several y of each row, by column."""
+        return [self._like_y(self._marginal().cdf(self._check_y(y))) for y in points]
 
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
+        """New observations (num, rows, ...)."""
         key = jax.random.key(key) if isinstance(key, int | np.integer) else key
         seed = np.asarray(jax.random.bits(key, (4,), "uint32"))
         rng = np.random.default_rng(seed)
         noise = rng.standard_normal((num, *self._location.shape))
-        spread = np.einsum("rij,nrj->nri", np.linalg.cholesky(self.scale), noise)
+        scaled = np.einsum("rij,nrj->nri", np.linalg.cholesky(self.scale), noise)
         chi = rng.chisquare(self.dof, (num, self.num_rows, 1)) / self.dof
-        values = self._location + spread / np.sqrt(chi)
+        values = self._location + scaled / np.sqrt(chi)
         return values[..., 0] if self._likelihood.is_vector else values
 
-    def _marginal(self) -> Any:
+    def _marginal(self) -> FrozenMarginal:
+        """Student's t of each row and column."""
         from scipy.stats import t
 
         scale = np.sqrt(np.diagonal(self.scale, axis1=1, axis2=2))
         return t(self.dof, self._location, scale)
 
-    def _check_y(self, y: Any) -> np.ndarray:
+    def _check_y(self, y: ArrayLike) -> np.ndarray:
+        """y as (rows, columns)."""
         y = np.asarray(self._likelihood.check(np.asarray(y)), np.float64)
         if len(y) != self.num_rows:
             refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
         return y
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:
+        """(rows, columns) in the shape of y."""
         return values[:, 0] if self._likelihood.is_vector else values
 
 
 @jax.jit
-def linear_parts(target: Any, params: PyTree, x: PyTree) -> tuple[Array, Array]:
+def linear_parts(target: Target, params: PyTree, x: PyTree) -> tuple[Array, Array]:
     """Outputs at zero weights (rows, o), and derivatives by the network's weights (rows, o, k)."""
     network = params["network"]
     zero = jnp.zeros_like(tree.ravel(network))
@@ -317,7 +339,3 @@ def linear_parts(target: Any, params: PyTree, x: PyTree) -> tuple[Array, Array]:
     rows = len(jax.tree.leaves(x)[0])
     parts = jax.lax.map(one, x, batch_size=min(rows, 1024))
     return jax.tree.map(lambda part: part.astype(jnp.float64), parts)
-
-
-def _log_det(matrix: Array) -> Array:
-    return jnp.linalg.slogdet(matrix).logabsdet

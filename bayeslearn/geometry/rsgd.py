@@ -9,7 +9,7 @@ retraction $R$, and the momentum `m` follows by a transport $\mathcal{T}$ (secti
 with $m_0$ the gradient at the start and `momentum` the survey's $\omega$. The Riemannian gradient
 `grad` follows from the Euclidean one that autodiff returns.
 
-Two manifolds are ready. `SPD` is the affine-invariant one of `spd`. `SPHERE` is the survey's
+Two manifolds are defined. `SPD` is the affine-invariant one of `spd`. `SPHERE` is the survey's
 example, the unit vectors under the Euclidean metric, batched over leading axes:
 
     gradient    (I - x x^T) g
@@ -34,7 +34,7 @@ from bayeslearn.geometry import spd
 
 
 class Manifold(NamedTuple):
-    """What descent needs to know of a manifold."""
+    """The operations of a manifold that descent needs."""
 
     riemannian_gradient: Callable[[Array, Array], Array]  # (point, euclidean gradient)
     retract: Callable[[Array, Array], Array]  # (point, tangent)
@@ -64,15 +64,15 @@ def rsgd_step(
 ) -> tuple[RSGDState, Array]:
     """One step; returns the state and the loss at the new point.
 
-    For stochastic descent call it in a scan of your own with a `loss` that closes over the batch.
+    For stochastic descent call it in your own scan, with a `loss` that closes over the batch.
     """
     origin, tangent = state
     rate, weight = (jnp.asarray(number, origin.dtype) for number in (learning_rate, momentum))
     point = manifold.retract(origin, -rate * tangent)
     value, euclidean = jax.value_and_grad(loss)(point)
     gradient = manifold.riemannian_gradient(point, euclidean)
-    carried = manifold.transport(origin, point, tangent)
-    return RSGDState(point, weight * carried + (1.0 - weight) * gradient), value
+    transported = manifold.transport(origin, point, tangent)
+    return RSGDState(point, weight * transported + (1.0 - weight) * gradient), value
 
 
 def rsgd(

@@ -23,7 +23,7 @@ The Fisher metric of a Gaussian is half of this one, so its gradient is twice as
 
 The retraction agrees with the exponential map to second order and keeps at least half of `z`, but
 is not monotone: it multiplies a whitened direction by $1 + c + c^2/2 \ge 1/2$, so $c = -3$
-*enlarges* it 2.5 times. `clip_tangent` holds $|c|$ to a trust region.
+*enlarges* it 2.5 times. `clip_tangent` clips $|c|$ to a trust region.
 
 Differs from the survey:
 
@@ -117,19 +117,19 @@ def distance(z: Array, y: Array) -> Array:
 
 
 def clip_tangent(z: Array, xi: Array, radius: ArrayLike | None) -> tuple[Array, Array]:
-    """Hold the eigenvalues of the whitened step L^-1 xi L^-T to [-radius, radius].
+    """Clip the eigenvalues of the whitened step L^-1 xi L^-T to [-radius, radius].
 
-    Returns the step and whether the clip acted; where it did not, or with `radius=None`, the step
-    is returned untouched.
+    Returns the step and whether it was clipped. If it was not, or with `radius=None`, the step is
+    returned unchanged.
     """
     if radius is None:
         return xi, jnp.zeros(z.shape[:-2], bool)
     factor = jnp.linalg.cholesky(z)
     eigenvalues, vectors = jnp.linalg.eigh(_whiten(factor, xi))
-    held, clipped = _clip(eigenvalues, radius)
+    inside, is_clipped = _clip(eigenvalues, radius)
     root = factor @ vectors
-    inside = symmetrize((root * held[..., None, :]) @ root.mT)
-    return jnp.where(clipped[..., None, None], inside, xi), clipped
+    clipped = symmetrize((root * inside[..., None, :]) @ root.mT)
+    return jnp.where(is_clipped[..., None, None], clipped, xi), is_clipped
 
 
 def frame_step(
@@ -143,21 +143,21 @@ def frame_step(
 
     `frame` is any $G$ with $Z = GG^\top$ (not triangular), `inverse_frame` its inverse transpose
     $G^{-\top}$, and `momentum` the symmetric matrix $M$ in the coordinates of the frame, that is
-    the tangent vector $G M G^\top$. With $B$ = `step` $M$, its eigenvalues held to
+    the tangent vector $G M G^\top$. With $B$ = `step` $M$, its eigenvalues clipped to
     `[-radius, radius]` unless `radius` is None, and $Q = (I + B + B^2/2)^{1/2}$,
 
         G <- G Q,    G^-T <- G^-T Q^-1
 
     so that $Z$ becomes `retract(z, step * G M G^T)`. Parallel transport to the new point is
-    $G M G^\top \to GQ\,M\,QG^\top$, hence the identity on $M$: the caller keeps `momentum`.
+    $G M G^\top \to GQ\,M\,QG^\top$, hence the identity on $M$: `momentum` is unchanged.
 
-    Returns the new frame, the new inverse transpose, and whether the clip acted.
+    Returns the new frame, the new inverse transpose, and whether the step was clipped.
     """
     eigenvalues, vectors = jnp.linalg.eigh(jnp.asarray(step, momentum.dtype) * momentum)
-    held, clipped = _clip(eigenvalues, radius)
-    root = _retraction_root(held)[..., None, :]
+    inside, is_clipped = _clip(eigenvalues, radius)
+    root = _retraction_root(inside)[..., None, :]
     stretch, shrink = (vectors * root) @ vectors.mT, (vectors / root) @ vectors.mT
-    return frame @ stretch, inverse_frame @ shrink, clipped
+    return frame @ stretch, inverse_frame @ shrink, is_clipped
 
 
 def inner_diagonal(z: Array, a: Array, b: Array) -> Array:
@@ -211,7 +211,7 @@ def distance_diagonal(z: Array, y: Array) -> Array:
 
 
 def clip_tangent_diagonal(z: Array, xi: Array, radius: ArrayLike | None) -> tuple[Array, Array]:
-    """`clip_tangent` for diagonals: holds xi / z, and says whether any entry was clipped."""
+    """`clip_tangent` for diagonals: clips xi / z; and whether any entry was clipped."""
     if radius is None:
         return xi, jnp.zeros((), bool)
     bound = jnp.asarray(radius, xi.dtype)
@@ -228,9 +228,9 @@ def frame_step_diagonal(
 ) -> tuple[Array, Array, Array]:
     """`frame_step` for diagonals: z = frame^2 and inverse_frame = 1 / frame, entry by entry."""
     whitened = jnp.asarray(step, momentum.dtype) * momentum
-    held, clipped = _clip(whitened.ravel(), radius)
-    root = _retraction_root(held).reshape(whitened.shape)
-    return frame * root, inverse_frame / root, clipped
+    inside, is_clipped = _clip(whitened.ravel(), radius)
+    root = _retraction_root(inside).reshape(whitened.shape)
+    return frame * root, inverse_frame / root, is_clipped
 
 
 def _whiten(factor: Array, a: Array) -> Array:
@@ -246,11 +246,12 @@ def _colour(factor: Array, b: Array) -> Array:
 
 
 def _clip(eigenvalues: Array, radius: ArrayLike | None) -> tuple[Array, Array]:
+    """Eigenvalues inside [-radius, radius], and whether any was outside."""
     if radius is None:
         return eigenvalues, jnp.zeros(eigenvalues.shape[:-1], bool)
     bound = jnp.asarray(radius, eigenvalues.dtype)
-    clipped = jnp.any(jnp.abs(eigenvalues) > bound, axis=-1)
-    return jnp.clip(eigenvalues, -bound, bound), clipped
+    is_clipped = jnp.any(jnp.abs(eigenvalues) > bound, axis=-1)
+    return jnp.clip(eigenvalues, -bound, bound), is_clipped
 
 
 def _retraction_root(c: Array) -> Array:

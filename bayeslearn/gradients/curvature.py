@@ -16,7 +16,6 @@ set plus the prior's precision, so that it can be compared with a precision matr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,15 +25,19 @@ from bayeslearn import precision, tree
 from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import per_example
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.numerics import make_positive, make_positive_definite
+from bayeslearn.tree import Array, Groups, PyTree
 
-MAX_ROWS = 1024  # rows that a starting estimate looks at
-EXACT_LIMIT = 512  # weights up to which a bare density's Hessian diagonal is computed exactly
-ROWS_AT_ONCE = 64
-# Weights times rows of data times rows of the Hessian that are computed at once. On two cores all
-# at once takes 2 to 2.5 times as long.
-MOST_AT_ONCE = {"cpu": 10_000_000}
-DEFAULT_MOST_AT_ONCE = 10_000_000_000
+MAX_ROWS = 1024  # rows of the curvature at a start
+MAX_EXACT = 512  # weights up to which a bare density's Hessian diagonal is computed exactly
+JACOBIAN_ROWS = 64  # rows whose Jacobians are computed in one batch
+# Weights times rows of data times rows of the Hessian that are computed in one batch. On two cores
+# a single batch takes 2 to 2.5 times as long.
+MAX_BATCH = {"cpu": 10_000_000}
+DEFAULT_MAX_BATCH = 10_000_000_000
+# A start only needs the order of magnitude of each scale. Directions of a bare density with less
+# curvature than this, a standard deviation above 100, start at a standard deviation of one.
+FLAT = 1e-4
 
 DIAGONAL_KINDS = ("hessian", "hutchinson", "gauss-newton", "fisher", "squares")
 BLOCK_KINDS = ("hessian", "gauss-newton")
@@ -62,42 +65,38 @@ def blocks(
     target: Target,
     params: PyTree,
     batch: Batch | None,
-    groups: tuple[tuple[int, ...], ...],
+    groups: Groups,
     kind: str,
 ) -> tuple[Array, ...]:
     """The diagonal blocks of the curvature of -log p(D, params), one for each group of leaves."""
     leaves, treedef = jax.tree.flatten(params)
     rows = target.data if batch is None else batch
     num_rows = 1 if rows is None else len(rows.y)
-    found = []
-    for group in groups:
+
+    def block(group: tuple[int, ...]) -> Array:
         unravel = tree.unraveler([leaves[i] for i in group])
         vector = tree.ravel([leaves[i] for i in group]).astype(jnp.float64)
 
-        def rebuilt(v: Array, group: Any = group, unravel: Any = unravel) -> PyTree:
-            pieces, filled = unravel(v), list(leaves)
-            for i, piece in zip(group, pieces, strict=True):
-                filled[i] = piece
+        def with_group(v: Array) -> PyTree:
+            filled = list(leaves)
+            for i, leaf in zip(group, unravel(v), strict=True):
+                filled[i] = leaf
             return jax.tree.unflatten(treedef, filled)
 
         if kind == "hessian":
+            return _hessian(lambda v: -target.log_joint(with_group(v), batch), vector, num_rows)
+        matrix = _gauss_newton(target, with_group, vector, batch)
+        if target.prior is None:
+            return matrix
+        return matrix + target.prior.prec_blocks(params, (group,))[0]
 
-            def negative(v: Array, rebuilt: Any = rebuilt) -> Array:
-                return -target.log_joint(rebuilt(v), batch)
-
-            matrix = _hessian(negative, vector, num_rows)
-        else:
-            matrix = _gauss_newton(target, rebuilt, vector, batch)
-            if target.prior is not None:
-                matrix = matrix + target.prior.prec_blocks(params, (group,))[0]
-        found.append(0.5 * (matrix + matrix.T))
-    return tuple(found)
+    return tuple(0.5 * (matrix + matrix.T) for matrix in map(block, groups))
 
 
 def _hessian(function: Callable[[Array], Array], vector: Array, num_rows: int) -> Array:
-    """Its rows, as many at a time as the device's nearest memory holds."""
+    """The Hessian by rows, in batches that fit in the device's cache."""
     gradient, size = jax.grad(function), len(vector)
-    most = MOST_AT_ONCE.get(jax.default_backend(), DEFAULT_MOST_AT_ONCE)
+    most = MAX_BATCH.get(jax.default_backend(), DEFAULT_MAX_BATCH)
     return jax.lax.map(
         lambda direction: jax.jvp(gradient, (vector,), (direction,))[1],
         jnp.eye(size, dtype=vector.dtype),
@@ -108,7 +107,7 @@ def _hessian(function: Callable[[Array], Array], vector: Array, num_rows: int) -
 def output_factor(target: Target, outputs: Array, own: PyTree, y: Array) -> Array:
     """A square root of Lambda, the likelihood's information about one row's outputs: (o, o).
 
-    Where a likelihood of a user's has negative curvature at y, those directions are dropped.
+    Directions in which a custom likelihood has negative curvature at y are dropped.
     """
     matrix = target.likelihood.information(outputs, y, own)
     values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T))
@@ -116,25 +115,25 @@ def output_factor(target: Target, outputs: Array, own: PyTree, y: Array) -> Arra
 
 
 def _gauss_newton(
-    target: Target, rebuilt: Callable[[Array], PyTree], vector: Array, batch: Batch | None
+    target: Target, rebuild: Callable[[Array], PyTree], vector: Array, batch: Batch | None
 ) -> Array:
-    """sum_i J_i^T Lambda_i J_i, the likelihood's own parameters included by their Fisher."""
+    """sum_i J_i^T Lambda_i J_i, with the Fisher information of the likelihood's own parameters."""
     batch = target.data if batch is None else batch
     assert batch is not None
 
     def one_row(row: tuple[PyTree, Array]) -> Array:
         x, y = row
         x = jax.tree.map(lambda leaf: leaf[None], x)
-        params = rebuilt(vector)
+        params = rebuild(vector)
         outputs = target.outputs(params, x)[0].astype(jnp.float64)
-        jacobian = jax.jacrev(lambda v: target.outputs(rebuilt(v), x)[0].astype(jnp.float64))(
+        jacobian = jax.jacrev(lambda v: target.outputs(rebuild(v), x)[0].astype(jnp.float64))(
             vector
         )
         factor = output_factor(target, outputs, params["likelihood"], y)
-        own = jax.jacrev(lambda v: own_information(target, rebuilt(v)))(vector)
+        own = jax.jacrev(lambda v: own_information(target, rebuild(v)))(vector)
         return jnp.concatenate([factor.T @ jacobian, own])
 
-    rows = jax.lax.map(one_row, (batch.x, batch.y), batch_size=min(ROWS_AT_ONCE, len(batch.y)))
+    rows = jax.lax.map(one_row, (batch.x, batch.y), batch_size=min(JACOBIAN_ROWS, len(batch.y)))
     if batch.weight is not None:
         rows = rows * jnp.sqrt(batch.weight)[:, None, None]
     stacked = rows.reshape(-1, rows.shape[-1])
@@ -144,7 +143,7 @@ def _gauss_newton(
 def own_information(target: Target, params: PyTree) -> Array:
     """A function whose squared Jacobian is one row's information about the noise scale.
 
-    Fisher information of a log scale is 2 per column; it does not mix with the outputs.
+    The Fisher information of a log scale is 2 per column, and 0 jointly with the outputs.
     """
     leaves = jax.tree.leaves(params["likelihood"])
     values = [jnp.sqrt(2.0) * jnp.ravel(leaf).astype(jnp.float64) for leaf in leaves]
@@ -165,11 +164,11 @@ def gauss_newton_diagonal(target: Target, params: PyTree, batch: Batch) -> PyTre
     network, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params["network"]), columns)
     rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
     own = jax.tree.map(lambda w: jnp.full_like(w, 2.0) * rows, params["likelihood"])
-    return _scaled(target, batch, _like(params, {"network": network, "likelihood": own}))
+    return _scaled(target, batch, tree.cast_like({"network": network, "likelihood": own}, params))
 
 
 def fisher_diagonal(key: Array, target: Target, params: PyTree, batch: Batch) -> PyTree:
-    """Diagonal of the Gauss-Newton matrix by one sampled label per row: unbiased."""
+    """Unbiased diagonal of the Gauss-Newton matrix, by one sampled label per row."""
     outputs, pull = _outputs_and_pull(target, params, batch.x)
     keys = jax.random.split(key, len(batch.y))
     labels = jax.vmap(target.likelihood.sample, (0, 0, None))(keys, outputs, params["likelihood"])
@@ -199,7 +198,7 @@ def moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree
 
 
 def fallbacks(target: Target, params: PyTree) -> list[str]:
-    """Names of the leaves whose squares need each example's own gradient."""
+    """Names of the leaves whose squares need a gradient of each example."""
     assert target.data is not None
     with precision.network_precision(target.dtype):
         function, weights = row_function(target, params)
@@ -209,18 +208,18 @@ def fallbacks(target: Target, params: PyTree) -> list[str]:
 def row_function(
     target: Target, params: PyTree, key: Array | None = None
 ) -> tuple[Callable[..., Array], PyTree]:
-    """The network on one row as a function of the weights that have a posterior, and these."""
+    """The network on one row as a function of the Bayesian weights, and those weights."""
     has_posterior = jax.tree.map(
         lambda leaf: leaf is not None, params["network"], is_leaf=lambda leaf: leaf is None
     )
-    weights, held = eqx.partition(target.weights(params), has_posterior)
-    return lambda w, row: target.row_outputs(eqx.combine(w, held), row, key), weights
+    weights, frozen = eqx.partition(target.weights(params), has_posterior)
+    return lambda w, row: target.row_outputs(eqx.combine(w, frozen), row, key), weights
 
 
 def _outputs_and_pull(
     target: Target, params: PyTree, x: PyTree
 ) -> tuple[Array, Callable[..., tuple[PyTree, PyTree]]]:
-    """Outputs, and `pull(d, scale)`: sums of J_i^T d_i and of scale_i (J_i^T d_i)^2 over rows."""
+    """Outputs, and `pull(d, scale)`: the sums of J_i^T d_i and of scale_i (J_i^T d_i)^2."""
     with precision.network_precision(target.dtype):
         function, weights = row_function(target, params)
         outputs, network_pull = per_example.outputs_and_pull(function, weights, x)
@@ -228,7 +227,7 @@ def _outputs_and_pull(
     def pull(d: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
         with precision.network_precision(target.dtype):
             found = network_pull(d.astype(outputs.dtype), scale)
-        gradient, squares = (_like(params["network"], part) for part in found)
+        gradient, squares = (tree.cast_like(part, params["network"]) for part in found)
         return gradient, squares
 
     return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)), pull
@@ -241,6 +240,7 @@ def _moments(
     outputs: Array,
     pull: Callable[..., tuple[PyTree, PyTree]],
 ) -> tuple[Array, PyTree, PyTree]:
+    """`moments`, from outputs and `pull`."""
     values, (d, own) = jax.vmap(
         jax.value_and_grad(target.likelihood.log_prob, argnums=(0, 2)), (0, 0, None)
     )(outputs, batch.y, params["likelihood"])
@@ -261,27 +261,25 @@ def _moments(
     gradient, squares = pull(d, scale)
     return (
         jnp.sum(values),
-        _like(params, {"network": gradient, "likelihood": own}),
-        _like(params, {"network": squares, "likelihood": own_squares}),
+        tree.cast_like({"network": gradient, "likelihood": own}, params),
+        tree.cast_like({"network": squares, "likelihood": own_squares}, params),
     )
 
 
-def _like(params: PyTree, values: PyTree) -> PyTree:
-    return jax.tree.map(lambda w, v: v.astype(w.dtype), params, values)
-
-
 def _scaled(target: Target, batch: Batch, summed: PyTree) -> PyTree:
+    """Sums over a batch as estimates for the whole data set."""
     scale = target.scale(batch)
     return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), summed)
 
 
 def _plus_prior(target: Target, params: PyTree, curvature: PyTree) -> PyTree:
+    """The curvature plus the prior's precision."""
     if target.prior is None:
         return curvature
     return jax.tree.map(jnp.add, target.prior.broadcast(params)[1], curvature)
 
 
-def hessian_diagonal(function: Any, params: PyTree) -> PyTree:
+def hessian_diagonal(function: Callable[[PyTree], Array], params: PyTree) -> PyTree:
     """Exact diagonal of the Hessian, one Hessian-vector product per weight."""
     unravel = tree.unraveler(params)
     vector = tree.ravel(params)
@@ -294,7 +292,9 @@ def hessian_diagonal(function: Any, params: PyTree) -> PyTree:
     return unravel(jax.lax.map(entry, jnp.arange(vector.size)))
 
 
-def hutchinson_diagonal(key: Array, function: Any, params: PyTree, num: int = 64) -> PyTree:
+def hutchinson_diagonal(
+    key: Array, function: Callable[[PyTree], Array], params: PyTree, num: int = 64
+) -> PyTree:
     """Diagonal of the Hessian by random signs: E[z * (H z)]."""
     gradient = jax.grad(function)
     unravel = tree.unraveler(params)
@@ -311,9 +311,9 @@ def hutchinson_diagonal(key: Array, function: Any, params: PyTree, num: int = 64
 def starting_prec(key: Array, target: Target, params: PyTree, batch: Batch | None) -> PyTree:
     """A positive precision for each weight at `params`: prior precision plus curvature."""
     if target.is_density:
-        kind = "hessian" if tree.size(params) <= EXACT_LIMIT else "hutchinson"
+        kind = "hessian" if tree.size(params) <= MAX_EXACT else "hutchinson"
         found = diagonal(key, target, params, batch, kind)
-        return jax.tree.map(_positive, found)
+        return jax.tree.map(lambda c: make_positive(c, FLAT), found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return diagonal(key, target, params, rows, "fisher")
@@ -324,22 +324,12 @@ def starting_blocks(
     target: Target,
     params: PyTree,
     batch: Batch | None,
-    groups: tuple[tuple[int, ...], ...],
+    groups: Groups,
 ) -> tuple[Array, ...]:
-    """Positive definite precisions for each block at `params`: the Laplace approximation."""
+    """A positive definite precision of each block at `params`: the Laplace approximation."""
     if target.is_density:
         found = blocks(key, target, params, batch, groups, "hessian")
-        return tuple(_made_positive(matrix) for matrix in found)
+        return tuple(make_positive_definite(matrix, FLAT)[0] for matrix in found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return blocks(key, target, params, rows, groups, "gauss-newton")
-
-
-def _made_positive(matrix: Array) -> Array:
-    values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * _positive(values)) @ vectors.T
-
-
-def _positive(curvature: Array) -> Array:
-    """Where a density is all but flat a unit scale is all we can say."""
-    return jnp.where(jnp.abs(curvature) > 1e-4, jnp.abs(curvature), 1.0)

@@ -4,10 +4,10 @@ For outputs f(w, x_i) and cotangents d_i, `outputs_and_pull` gives in one backwa
 
     sum_i J_i^T d_i        and        sum_i scale_i (J_i^T d_i)^2,       J_i = df(w, x_i) / dw
 
-without a gradient of each example. The network is traced for one example, and the equations where
-a leaf meets the example are its sites. Each is given a probe, a zero added to its result, so that
-the backward pass also leaves the site's cotangent d; with the site's inputs a, which the backward
-pass keeps anyway, the squares of a leaf that has one site are
+without a gradient of each example. The network is traced for one example, and the equations that
+combine a leaf with the example are its sites. Each has a probe, a zero added to its result, so that
+the backward pass also returns the site's cotangent d. With the site's inputs a, which the backward
+pass stores anyway, the squares of a leaf that has one site are
 
     dense, one position        (a * a)^T (scale d * d)          nothing per example is stored
     dense, several positions   (a_i^T d_i)^2, summed over i     shared over time or space, also in
@@ -15,24 +15,22 @@ pass keeps anyway, the squares of a leaf that has one site are
     embedding                  d times the sum of the d of the same entry, scattered
     bias, scale, any other     the equation's own vjp, squared and summed over i
 
-What lies between leaf and site (see `sites`) is undone. What stores a gradient of each example does
-so for a few rows at a time. Leaves with several sites (tied weights, whose square has cross terms)
-or that are changed before they meet the example (w^2, a normalised w) are differentiated example by
-example, those alone, and named by `fallbacks`.
+Reshapes between leaf and site (see `sites`) are inverted. Where a gradient of each example is
+stored, it is for a few rows at a time. Leaves with several sites (tied weights, whose square has
+cross terms) or that are transformed before their site (w^2, a normalised w) are differentiated
+example by example; `fallbacks` returns their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.gradients import sites
-from bayeslearn.gradients.entries import _Entry, _summed_squares, _wide
-from bayeslearn.gradients.tape import _probes, _run, _Tape
+from bayeslearn.gradients import sites, tape
+from bayeslearn.gradients.entries import LeafAtSite, summed_squares, widened
 from bayeslearn.tree import Array, PyTree
 
 Pull = Callable[..., tuple[PyTree, PyTree]]
@@ -44,32 +42,34 @@ def outputs_and_pull(
     """`function(params, row)` for all rows, and `pull(d, scale=None) -> gradient, squares`."""
     leaves, treedef = jax.tree.flatten(params)
     num_rows = len(jax.tree.leaves(rows)[0])
-    plan = sites.planned(function, params, rows)
+    plan = sites.make_plan(function, params, rows)
 
-    def evaluate(leaves: list[Array], probes: list[list[Array]]) -> tuple[Array, list[Any]]:
-        tape = _Tape(probes, num_rows, plan.fallbacks)
-        (outputs,) = _run(plan.block, [*leaves, *jax.tree.leaves(rows)], tape)
+    def evaluate(
+        leaves: list[Array], probes: list[list[Array]]
+    ) -> tuple[Array, list[dict[int, Array]]]:
+        record = tape.Tape(probes, num_rows, plan.fallbacks)
+        (outputs,) = tape.run(plan.block, [*leaves, *jax.tree.leaves(rows)], record)
         if not plan.block.is_out_row[0]:
             outputs = jnp.broadcast_to(outputs, (num_rows, *outputs.shape))
-        return outputs, tape.seen
+        return outputs, record.recorded
 
-    probes = _probes(plan, num_rows)
-    outputs, pullback, seen = jax.vjp(evaluate, leaves, probes, has_aux=True)
+    probes = tape.make_probes(plan, num_rows)
+    outputs, pullback, recorded = jax.vjp(evaluate, leaves, probes, has_aux=True)
 
     def pull(cotangent: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
         gradient, found = pullback(cotangent)
-        squares: list[Any] = [None] * len(leaves)
-        for site, inputs, ds in zip(plan.sites(), seen, found, strict=True):
+        squares: list[Array | None] = [None] * len(leaves)
+        for site, inputs, ds in zip(plan.sites(), recorded, found, strict=True):
             for path in site.paths.values():
                 if path.leaf not in plan.fallbacks:
-                    entry = _Entry(site, path, leaves, inputs, ds)
+                    entry = LeafAtSite(site, path, leaves, inputs, ds)
                     squares[path.leaf] = entry.squares(scale)
         if plan.fallbacks:
             slow = _one_by_one(function, params, rows, cotangent, scale, plan.fallbacks)
             for leaf, square in zip(plan.fallbacks, slow, strict=True):
                 squares[leaf] = square
         filled = [
-            jnp.zeros_like(w) if s is None else s.reshape(w.shape).astype(_wide(w.dtype))
+            jnp.zeros_like(w) if s is None else s.reshape(w.shape).astype(widened(w.dtype))
             for s, w in zip(squares, leaves, strict=True)
         ]
         return jax.tree.unflatten(treedef, gradient), jax.tree.unflatten(treedef, filled)
@@ -80,7 +80,7 @@ def outputs_and_pull(
 def fallbacks(function: Callable[..., Array], params: PyTree, rows: PyTree) -> list[str]:
     """Names of the leaves that are differentiated example by example."""
     names = tree.leaf_names(params)
-    return [names[i] for i in sites.planned(function, params, rows).fallbacks]
+    return [names[i] for i in sites.make_plan(function, params, rows).fallbacks]
 
 
 def _one_by_one(
@@ -103,4 +103,4 @@ def _one_by_one(
 
         return jax.vjp(of, [leaves[i] for i in chosen])[1](d)[0]
 
-    return _summed_squares(gradient, (rows, cotangent), scale)
+    return summed_squares(gradient, (rows, cotangent), scale)

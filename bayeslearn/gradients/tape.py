@@ -1,21 +1,24 @@
-"""A network run for all rows at once, with a probe at every site that uses weights."""
+"""A network run for all rows at once, with a probe at every site."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn.gradients import sites
+from bayeslearn.gradients.sites import Value, Var
 from bayeslearn.tree import Array
 
+Carry = list[Value]
 
-def _probes(plan: sites.Plan, num_rows: int) -> list[list[Array]]:
+
+def make_probes(plan: sites.Plan, num_rows: int) -> list[list[Array]]:
+    """A zero for each floating-point result of each site."""
     return [
         [
-            jnp.zeros((*site.times, num_rows, *var.aval.shape), var.aval.dtype)
+            jnp.zeros((*site.times, num_rows, *sites.aval(var).shape), sites.aval(var).dtype)
             for var in sites.float_outs(site.eqn)
         ]
         for site in plan.sites()
@@ -24,28 +27,29 @@ def _probes(plan: sites.Plan, num_rows: int) -> list[list[Array]]:
 
 @jax.custom_vjp
 def _probed(value: Array, probe: Array) -> Array:
-    """`value`; its cotangent is also the probe's."""
+    """`value`; the probe has the same cotangent."""
     return value
 
 
 _probed.defvjp(lambda value, probe: (value, None), lambda _, d: (d, d))
 
 
-class _Tape:
-    """Probes to hand out to sites in their order, and the inputs seen there."""
+class Tape:
+    """The probes of the sites in their order, and the inputs recorded there."""
 
-    def __init__(self, probes: list[list[Array]], num_rows: int, left_out: Sequence[int]):
+    def __init__(self, probes: list[list[Array]], num_rows: int, excluded: Sequence[int]):
         self.probes = list(probes)
         self.num_rows = num_rows
-        self.left_out = left_out
-        self.seen: list[dict[int, Array]] = []  # by position among the equation's variables
+        self.excluded = excluded  # leaves that need no probe
+        self.recorded: list[dict[int, Array]] = []  # by position among the equation's variables
 
-    def spread(self, value: Array, is_row: bool) -> Array:
+    def with_rows(self, value: Array, is_row: bool) -> Array:
+        """The value with a batch axis."""
         return value if is_row else jnp.broadcast_to(value, (self.num_rows, *jnp.shape(value)))
 
 
-def _run(block: sites.Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]:
-    """The block for all rows; values that depend on the example have rows in front."""
+def run(block: sites.Block, arguments: Sequence[Value], tape: Tape) -> list[Value]:
+    """The block for all rows; values that depend on the example have a leading batch axis."""
     env = dict(block.jaxpr.consts)
     env.update(zip(block.jaxpr.invars, arguments, strict=True))
     for number, eqn in enumerate(block.jaxpr.eqns):
@@ -59,14 +63,14 @@ def _run(block: sites.Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]
             function = sites.as_function(eqn)
             has_rows = any(axis == 0 for axis in axes)
             outs = jax.vmap(function, axes)(*values) if has_rows else function(*values)
-            if special is not None and special.has_other_than(tape.left_out):
+            if special is not None and special.has_other_than(tape.excluded):
                 probes = iter(tape.probes.pop(0))
                 floats = sites.float_outs(eqn)
                 outs = [
                     _probed(out, next(probes)) if v in floats else out
                     for v, out in zip(eqn.outvars, outs, strict=True)
                 ]
-                tape.seen.append(
+                tape.recorded.append(
                     {
                         i: value
                         for i, (v, value) in enumerate(zip(inputs, values, strict=True))
@@ -74,19 +78,20 @@ def _run(block: sites.Block, arguments: Sequence[Any], tape: _Tape) -> list[Any]
                     }
                 )
         env.update(zip(eqn.outvars, outs, strict=True))
-    return [env[v] if sites.is_variable(v) else v.val for v in block.jaxpr.outvars]
+    return [sites.value_of(env, v) for v in block.jaxpr.outvars]
 
 
-def _run_loop(loop: sites.Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape) -> list[Any]:
+def _run_loop(loop: sites.Loop, env: dict[Var, Value], rows: set[Var], tape: Tape) -> list[Value]:
+    """A scan for all rows, whose body has probes for each step."""
     eqn, params = loop.eqn, loop.eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
-    values = [env[v] if sites.is_variable(v) else v.val for v in eqn.invars]
+    values = [sites.value_of(env, v) for v in eqn.invars]
     is_row = [sites.is_variable(v) and v in rows for v in eqn.invars]
     ends = num_consts + num_carry
     consts = values[:num_consts]
     carry = [
-        tape.spread(value, row) if wanted else value
-        for value, row, wanted in zip(
+        tape.with_rows(value, row) if needs_rows else value
+        for value, row, needs_rows in zip(
             values[num_consts:ends], is_row[num_consts:ends], loop.is_carry_row, strict=True
         )
     ]
@@ -94,20 +99,22 @@ def _run_loop(loop: sites.Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape
         jnp.moveaxis(value, 1, 0) if row else value
         for value, row in zip(values[ends:], loop.is_x_row, strict=True)
     ]
-    count = len([s for s in _sites_within(loop.body) if s.has_other_than(tape.left_out)])
+    count = len([s for s in _sites_within(loop.body) if s.has_other_than(tape.excluded)])
     probes, tape.probes = tape.probes[:count], tape.probes[count:]
     is_out_row = loop.body.is_out_row
 
-    def step(carry: list[Any], now: tuple[list[Any], list[list[Array]]]) -> tuple[Any, Any]:
-        inner = _Tape(now[1], tape.num_rows, tape.left_out)
-        outs = _run(loop.body, [*consts, *carry, *now[0]], inner)
+    def step(
+        carry: Carry, now: tuple[list[Value], list[list[Array]]]
+    ) -> tuple[Carry, tuple[list[Value], list[dict[int, Array]]]]:
+        inner = Tape(now[1], tape.num_rows, tape.excluded)
+        outs = run(loop.body, [*consts, *carry, *now[0]], inner)
         new = [
-            tape.spread(out, row) if wanted else out
-            for out, row, wanted in zip(outs, is_out_row, loop.is_carry_row, strict=False)
+            tape.with_rows(out, row) if needs_rows else out
+            for out, row, needs_rows in zip(outs, is_out_row, loop.is_carry_row, strict=False)
         ]
-        return new, (outs[num_carry:], inner.seen)
+        return new, (outs[num_carry:], inner.recorded)
 
-    last, (ys, seen) = jax.lax.scan(
+    last, (ys, recorded) = jax.lax.scan(
         step,
         carry,
         (xs, probes),
@@ -115,7 +122,7 @@ def _run_loop(loop: sites.Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape
         reverse=params["reverse"],
         unroll=params["unroll"],
     )
-    tape.seen += seen
+    tape.recorded += recorded
     stacked = [
         jnp.moveaxis(y, 0, 1) if row else y
         for y, row in zip(ys, is_out_row[num_carry:], strict=True)
@@ -124,6 +131,7 @@ def _run_loop(loop: sites.Loop, env: dict[Any, Any], rows: set[Any], tape: _Tape
 
 
 def _sites_within(block: sites.Block) -> list[sites.Site]:
+    """The sites of a block and of the loops inside it."""
     found: list[sites.Site] = []
     for special in block.special.values():
         found += _sites_within(special.body) if isinstance(special, sites.Loop) else [special]

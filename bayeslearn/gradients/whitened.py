@@ -8,34 +8,34 @@ G = C^T grad_cov ELBO C:
     curvature  g = mean[w],      G = (I - C^T H C) / 2             H: Hessian of -log p
 
 (Bonnet and Price; the second line is Stein's form of Price.) c is h minus the mean of the other
-draws' h (leave-one-out), which is unbiased, sums to zero, and dies out, like w, as q approaches
-a Gaussian posterior. `form="log-likelihood"` puts log p(D | theta) in h's place and adds prior
-and entropy in closed form, which needs a Gaussian prior.
+draws' h (leave-one-out), which is unbiased, sums to zero, and vanishes, like w, as q approaches
+a Gaussian posterior. `form="log-likelihood"` replaces h by log p(D | theta) and adds prior and
+entropy in closed form, which needs a Gaussian prior.
 
-Differs from the survey: h has no expectation in it (errata 105); with a baseline the h form is
-the quieter one (errata 108).
+Differs from the survey: h has no expectation in it (errata 105); with a baseline the h form has
+the lower variance (errata 108).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.data.rows import Batch
-from bayeslearn.geometry.frame import BlockFrame, Symmetric
+from bayeslearn.geometry.frame import BlockFrame, Frame, Symmetric
 from bayeslearn.gradients import curvature
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
 class Whitened(NamedTuple):
-    """Gradients in the frame, and estimates of the bound's parts from the same draws."""
+    """Gradients in the frame, and estimates of the lower bound from the same draws."""
 
-    mean: PyTree
-    cov: Symmetric
+    mean: PyTree  # g
+    cov: Symmetric  # G
     elbo: Array
     nll: Array
 
@@ -49,7 +49,7 @@ def leave_one_out(values: Array) -> Array:
 def estimate(
     key: Array,
     target: Target,
-    frame: Any,
+    frame: Frame,
     batch: Batch | None,
     *,
     gradient: str,
@@ -58,7 +58,7 @@ def estimate(
     form: str = "h",
     baseline: str = "leave-one-out",
 ) -> Whitened:
-    """The estimator of that name; curvature is computed at `num_curvatures` of the draws."""
+    """Gradients by the estimator `gradient`; curvature at `num_curvatures` of the draws."""
     noise = frame.noise(key, num_draws)
     if gradient == "score":
         return score(target, frame, batch, noise, form, baseline)
@@ -67,8 +67,8 @@ def estimate(
     return by_curvature(key, target, frame, batch, noise, gradient, num_curvatures or num_draws)
 
 
-def log_density(frame: Any, noise: PyTree) -> Array:
-    """log q of the draw made from `noise`."""
+def log_density(frame: Frame, noise: PyTree) -> Array:
+    """log q of the draw that `noise` gives."""
     squares = tree.total(jax.tree.map(lambda e: e**2, noise))
     size = tree.size(noise)
     return -0.5 * squares - frame.log_det - 0.5 * size * jnp.log(2 * jnp.pi)
@@ -76,13 +76,13 @@ def log_density(frame: Any, noise: PyTree) -> Array:
 
 def score(
     target: Target,
-    frame: Any,
+    frame: Frame,
     batch: Batch | None,
     noise: PyTree,
     form: str = "h",
     baseline: str = "leave-one-out",
 ) -> Whitened:
-    """No gradient of the model is needed."""
+    """By the score function: no gradient of the model."""
 
     def one(e: PyTree) -> tuple[Array, Array]:
         params = frame.draw(e)
@@ -95,15 +95,15 @@ def score(
     weighted = jax.tree.map(lambda e: e * _column(weight, e), noise)
     mean = jax.tree.map(lambda e: jnp.mean(e, axis=0), weighted)
     cov = frame.outer(noise, weighted)
-    # mean[(eps eps^T - I) c]: the identity part is nothing when c sums to zero
+    # mean[(eps eps^T - I) c]: the identity's part is zero when c sums to zero
     cov = cov.shifted(-jnp.mean(weight)).scaled(0.5)
     if form != "h":
         mean, cov = _add_prior_and_entropy(target, frame, mean, cov)
     return Whitened(mean, cov, jnp.mean(h), -jnp.mean(log_likelihood))
 
 
-def reparam(target: Target, frame: Any, batch: Batch | None, noise: PyTree) -> Whitened:
-    """One gradient of the model per draw."""
+def reparam(target: Target, frame: Frame, batch: Batch | None, noise: PyTree) -> Whitened:
+    """By reparametrisation: one gradient of the model per draw."""
     pulled, elbo, nll = _pulled_gradients(target, frame, batch, noise)
     mean = jax.tree.map(lambda w: jnp.mean(w, axis=0), pulled)
     return Whitened(mean, frame.outer(noise, pulled).scaled(0.5), elbo, nll)
@@ -112,13 +112,13 @@ def reparam(target: Target, frame: Any, batch: Batch | None, noise: PyTree) -> W
 def by_curvature(
     key: Array,
     target: Target,
-    frame: Any,
+    frame: Frame,
     batch: Batch | None,
     noise: PyTree,
     kind: str,
     num: int,
 ) -> Whitened:
-    """Gradients of the model, and at the first `num` draws Hessians (or Gauss-Newton matrices)."""
+    """By gradients of the model, and Hessians or Gauss-Newton matrices at the first `num` draws."""
     pulled, elbo, nll = _pulled_gradients(target, frame, batch, noise)
     mean = jax.tree.map(lambda w: jnp.mean(w, axis=0), pulled)
 
@@ -128,7 +128,7 @@ def by_curvature(
             return curvature.blocks(key, target, params, batch, frame.groups, kind)
         return curvature.diagonal(key, target, params, batch, kind)
 
-    # Summed as they come and pulled into the frame once: C is the same for all draws.
+    # Summed over draws first, then transformed once: C is the same for all draws.
     noise = jax.tree.map(lambda e: e[:num], noise)
     shapes = jax.eval_shape(of, jax.tree.map(lambda e: e[0], noise))
     sums, _ = jax.lax.scan(
@@ -142,9 +142,9 @@ def by_curvature(
 
 
 def _pulled_gradients(
-    target: Target, frame: Any, batch: Batch | None, noise: PyTree
+    target: Target, frame: Frame, batch: Batch | None, noise: PyTree
 ) -> tuple[PyTree, Array, Array]:
-    """w = C^T grad log p(D, theta) + eps of each draw, and the bound's parts."""
+    """w = C^T grad log p(D, theta) + eps of each draw, the lower bound and the nll."""
 
     def one(e: PyTree) -> tuple[PyTree, Array, Array]:
         params = frame.draw(e)
@@ -162,12 +162,12 @@ def _pulled_gradients(
 
 
 def _add_prior_and_entropy(
-    target: Target, frame: Any, mean: PyTree, cov: Symmetric
+    target: Target, frame: Frame, mean: PyTree, cov: Symmetric
 ) -> tuple[PyTree, Symmetric]:
     """grad_mean: -P0 (mean - mean0); grad_cov: (P - P0) / 2."""
     assert target.prior is not None
-    pull_back = jax.grad(target.log_prior)(frame.mean)
-    mean = jax.tree.map(jnp.add, mean, frame.pull(pull_back))
+    gradient = jax.grad(target.log_prior)(frame.mean)
+    mean = jax.tree.map(jnp.add, mean, frame.pull(gradient))
     prior: PyTree
     if isinstance(frame, BlockFrame):
         blocks = target.prior.prec_blocks(frame.mean, frame.groups)
@@ -179,4 +179,5 @@ def _add_prior_and_entropy(
 
 
 def _column(weight: Array, like: Array) -> Array:
+    """One number per draw, to multiply `like` with."""
     return weight.reshape(-1, *[1] * (like.ndim - 1)).astype(like.dtype)

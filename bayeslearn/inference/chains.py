@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.distributed import processes
 from bayeslearn.models.target import Target
 from bayeslearn.precision import inside_double_precision
@@ -80,7 +81,7 @@ class ChainPlacement:
             return [one(group) for group in range(self.num_groups)]
         return list(self._pool.map(one, range(self.num_groups)))
 
-    def pool(self, algorithm: Any, states: list[Any]) -> list[Any]:
+    def pool(self, algorithm: Sampler, states: list[PyTree]) -> list[Any]:
         """What chains have learned in warm-up, pooled."""
         if self.num_chains == 1:
             return states
@@ -127,7 +128,7 @@ class ChainPlacement:
 
 @partial(jax.jit, static_argnames=("length", "is_batched"))
 def draw(
-    algorithm: Any,
+    algorithm: Sampler,
     *,
     target: Target,
     state: Any,
@@ -138,7 +139,7 @@ def draw(
     length: int,
     is_batched: bool,
 ) -> tuple[Any, Any, PyTree]:
-    """`count` draws, each after `inner` steps: new state, mean infos, positions."""
+    """`count` draws, each after `inner` steps: new state, infos by draw, positions."""
 
     def chain(state: Any, key: Array) -> tuple[Any, Any, PyTree]:
         batch = target.data
@@ -147,6 +148,9 @@ def draw(
         infos = jax.tree.map(lambda z: jnp.zeros((length, *z.shape), z.dtype), zeros)
         position = algorithm.position(state)
         kept = jax.tree.map(lambda w: jnp.zeros((length, *w.shape), w.dtype), position)
+
+        def put(buffers: PyTree, j: Array, values: PyTree) -> PyTree:
+            return jax.tree.map(lambda buffer, v: buffer.at[j].set(v), buffers, values)
 
         def one_step(i: Array, carry: tuple) -> tuple:
             state, sums, t = carry
@@ -157,9 +161,9 @@ def draw(
             state, infos, kept = carry
             t = begin + j * inner
             state, sums, _ = jax.lax.fori_loop(0, inner, one_step, (state, zeros, t))
-            infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v / inner), infos, sums)
+            infos = put(infos, j, _per_draw(algorithm, sums, inner))
             position = algorithm.position(state)
-            kept = jax.tree.map(lambda buffer, w: buffer.at[j].set(w), kept, position)
+            kept = put(kept, j, position)
             return state, infos, kept
 
         return jax.lax.fori_loop(0, count, one_draw, (state, infos, kept))
@@ -167,8 +171,15 @@ def draw(
     return jax.vmap(chain)(state, key) if is_batched else chain(state, key)
 
 
+def _per_draw(algorithm: Sampler, sums: PyTree, inner: Array) -> PyTree:
+    """Of infos summed over the steps of a draw: counts as they are, the others as means."""
+    counts = algorithm.info_fields.counts
+    means = {n: v if n in counts else v / inner for n, v in sums._asdict().items()}
+    return sums._replace(**means)
+
+
 @jax.jit
-def _pool(algorithm: Any, states: Any) -> Any:
+def _pool(algorithm: Sampler, states: PyTree) -> PyTree:
     return algorithm.pool(states)
 
 

@@ -99,6 +99,16 @@ class RunContext:
             stops = bool(self.callback(event))
         return any_process(stops)[0] if self.is_shared else stops
 
+    def keep_order(self, contexts: Iterable[RunContext]) -> None:
+        """The phases of contexts that ran side by side, in the order of the contexts."""
+        prefixes = [context.phase for context in contexts]
+
+        def place(phase: Phase) -> int:
+            own = [i for i, name in enumerate(prefixes) if _is_within(phase.name, name)]
+            return own[0] + 1 if own else 0
+
+        self.phases.sort(key=place)
+
     def set_bound(self, bound: float) -> None:
         """The lower bound that the phase which has just finished came to."""
         self.phases[-1] = self.phases[-1]._replace(elbo=bound)
@@ -112,3 +122,7 @@ class RunContext:
             name = f"{self.phase}/{own}"
             if name.rsplit(" ", 1)[0] + " " in kinds:
                 self.phases[i] = phase._replace(is_chosen=name in chosen)
+
+
+def _is_within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith((prefix + "/", prefix + "."))

@@ -150,8 +150,8 @@ class _Loop:
             return None
         state, target = restore_phase(record, jax.eval_shape(self.begin), self.base)
         state = state if context.layout is None else context.layout.put_state(state)
-        if "phase" in record:
-            context.phases.append(Phase(**record["phase"]))
+        unknown = Phase(context.phase, self.algorithm.name, 0, 0, 0.0, None, True)
+        context.phases.append(Phase(**record["phase"]) if "phase" in record else unknown)
         return RunOutcome(state, target, None, {}, None, "", [], 0.0)
 
     def run(self) -> RunOutcome:
@@ -368,7 +368,7 @@ class _Loop:
         if checkpointer is not None:
             run.has_ended = True
             checkpointer.save(context.phase, run)
-            segments = [*checkpointer.segments(), run.segment()]
+            segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
         context.phases.append(
             Phase(context.phase, algorithm.name, run.step, 0, seconds, elbo, True)

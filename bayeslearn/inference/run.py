@@ -10,17 +10,19 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from bayeslearn import tree
+from bayeslearn import forking, tree
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.joint import Joint
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.processes import is_first, map_collective_errors
 from bayeslearn.families.base import Family
 from bayeslearn.inference.arguments import is_auto
+from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.multistart import MultiStart
-from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.optimize import PATIENCE, RunOutcome, StartingPoint, optimize
 from bayeslearn.inference.options import Phase
 from bayeslearn.inference.phases import WarmStart, freeze_leaves
 from bayeslearn.inference.request import Request
@@ -54,6 +56,7 @@ class RunResult(NamedTuple):
 
 def infer(request: Request) -> RunResult:
     """Do what `fit` was asked to."""
+    forking.enter()
     began = time.perf_counter()
     key = jax.random.key(int(request.seed))
     bound = bind(request, key)
@@ -90,18 +93,68 @@ def infer(request: Request) -> RunResult:
         return _run_phases(context, request, bound, began)
 
 
+class _Finished(NamedTuple):
+    """What the phases of a run came to."""
+
+    outcome: RunOutcome
+    family: Family
+    algorithm: Algorithm
+    notes: list[str]
+
+
 def _run_phases(context: RunContext, request: Request, bound: Bound, began: float) -> RunResult:
     """Frozen leaves, warm start, the method itself."""
     algorithm, starts = request.algorithm, bound.starts
     compile_time, total = 0.0, bound.num_steps
-    if bound.partial_model is not None:
-        steps = None if total is None else total // EARLIER_FRACTION
-        target, start, compile_time = freeze_leaves(context, bound.partial_model, starts[0], steps)
-        context, starts = dataclasses.replace(context, target=target), [start]
-        if bound.partial_model.frozen == "joint":
+    model = bound.partial_model
+    if model is not None:
+        is_counted = total is not None and not request.is_legacy
+        steps = total // EARLIER_FRACTION if total is not None and is_counted else None
+        target, start, compile_time = freeze_leaves(context, model, starts[0], steps)
+        starts = [start, *(model.freeze(context.target, other)[1] for other in starts[1:])]
+        context = dataclasses.replace(context, target=target)
+        if model.frozen == "joint":
             algorithm = Joint(algorithm)
-        if total is not None and bound.partial_model.frozen != "given":
+        if total is not None and model.frozen != "given":
             total -= steps or 0
+    if isinstance(algorithm, Composite):
+        done = _run_composite(context, request, algorithm, starts, total)
+    else:
+        done = _run_single(context, request, bound, algorithm, starts, total)
+    outcome = done.outcome
+    target = dataclasses.replace(
+        context.target_on_host(outcome.target), microbatch=None, remat=False
+    )
+    if request.options.merge_rows and not target.is_density:
+        target = target.with_data(bound.given_rows)
+    checkpointer, stream = context.checkpointer, context.stream
+    notes = [*done.notes, *([] if stream is None else stream.all_notes()), *outcome.notes]
+    saved = [] if checkpointer is None else checkpointer.notes()
+    return RunResult(
+        target=target,
+        algorithm=done.algorithm,
+        family=to_host(done.family),
+        state=outcome.state,
+        trace=outcome.trace,
+        elbo=outcome.elbo,
+        stopped=outcome.stop_reason,
+        notes=(*notes, *saved),
+        seed=int(request.seed),
+        wall_time=time.perf_counter() - began if checkpointer is None else checkpointer.elapsed(),
+        compile_time=compile_time + outcome.compile_time,
+        phases=tuple(context.phases),
+    )
+
+
+def _run_single(
+    context: RunContext,
+    request: Request,
+    bound: Bound,
+    algorithm: Algorithm,
+    starts: list[PyTree],
+    total: int | None,
+) -> _Finished:
+    """A method of one run, after its warm start."""
     plan = _plan(request, algorithm, total)
     num_steps, multistart = plan.own, bound.multistart
     if multistart is not None and request.is_legacy:
@@ -120,7 +173,8 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
         notes.append("There was no warm start: the data iterator can be read only once.")
     if algorithm.capabilities.is_sampler:
         chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
-        outcome = sample(context, cast(Sampler, algorithm), starts[0], begin, chains)
+        same = [starts[0]] * chains
+        outcome = sample(context, cast(Sampler, algorithm), same, [begin] * chains)
     else:
         outcome = optimize(
             context,
@@ -132,34 +186,30 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
             _patience(request, bound.num_steps),
             may_end=total is None,
         )
-    compile_time += outcome.compile_time + (0.0 if begin is None else begin.compile_time)
-    target = dataclasses.replace(
-        context.target_on_host(outcome.target), microbatch=None, remat=False
-    )
-    if request.options.merge_rows and not target.is_density:
-        target = target.with_data(bound.given_rows)
+    warm = 0.0 if begin is None else begin.compile_time
     state = context.gather_to_host(outcome.state)
-    if stream is not None:
-        notes.extend(stream.all_notes())
+    target = context.target_on_host(outcome.target)
     family = algorithm.approximation(target, state, outcome.draws)
     if isinstance(algorithm, Joint):
         algorithm, state = algorithm.inner, state.inner
-    checkpointer = context.checkpointer
-    saved = [] if checkpointer is None else checkpointer.notes()
-    return RunResult(
-        target=target,
-        algorithm=algorithm,
-        family=to_host(family),
-        state=state,
-        trace=outcome.trace,
-        elbo=outcome.elbo,
-        stopped=outcome.stop_reason,
-        notes=(*notes, *outcome.notes, *saved),
-        seed=int(request.seed),
-        wall_time=time.perf_counter() - began if checkpointer is None else checkpointer.elapsed(),
-        compile_time=compile_time,
-        phases=tuple(context.phases),
+    outcome = outcome._replace(state=state, compile_time=outcome.compile_time + warm)
+    return _Finished(outcome, family, algorithm, notes)
+
+
+def _run_composite(
+    context: RunContext,
+    request: Request,
+    algorithm: Composite,
+    starts: list[PyTree],
+    total: int | None,
+) -> _Finished:
+    """An ensemble, with or without a sampler after it."""
+    options = request.options
+    settings = MemberSettings(
+        _plan(request, algorithm.member, total), options.eval_every, _patience(request, total)
     )
+    outcome, family = run_composite(context, algorithm, starts, settings)
+    return _Finished(outcome, family, algorithm, [])
 
 
 def _plan(request: Request, algorithm: Algorithm, total: int | None) -> StepPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,17 +30,20 @@ CHUNK_BYTES = 64e6
 def sample(
     context: RunContext,
     algorithm: Sampler,
-    params: PyTree,
-    start: StartingPoint | None,
-    num_chains: int,
+    params: list[PyTree],
+    starts: list[StartingPoint | None],
 ) -> RunOutcome:
-    """Run all chains; each starts from `params`, or from the warm start's q."""
+    """Run a chain from each of `params`, or from the q that a warm start has left there."""
     began = time.perf_counter()
-    target = context.target_on_host(context.target if start is None else start.target).marginal()
+    first = starts[0]
+    target = context.target_on_host(context.target if first is None else first.target).marginal()
     key = context.gather_to_host(context.key)
-    start = None if start is None else start._replace(q=context.gather_to_host(start.q))
-    placement = ChainPlacement(num_chains, is_shared=context.is_shared)
-    chains = _Chains(context, algorithm, target, params, start, placement, key)
+    starts = [
+        None if start is None else start._replace(q=context.gather_to_host(start.q))
+        for start in starts
+    ]
+    placement = ChainPlacement(len(params), is_shared=context.is_shared)
+    chains = _Chains(context, algorithm, target, params, starts, placement, key)
     run = chains.prepared()
     for group in range(placement.num_groups):
         jax.block_until_ready(chains.advance(group, run.states[group], 0, 0, 1))
@@ -64,14 +68,14 @@ class _Chains:
         context: RunContext,
         algorithm: Sampler,
         target: Target,
-        params: PyTree,
-        start: StartingPoint | None,
+        params: list[PyTree],
+        starts: list[StartingPoint | None],
         placement: ChainPlacement,
         key: Array,
     ):
         self.context, self.algorithm, self.target = context, algorithm, target
-        self.params, self.start, self.placement, self.key = params, start, placement, key
-        num_weights = tree.size(params)
+        self.params, self.starts, self.placement, self.key = params, starts, placement, key
+        num_weights = tree.size(params[0])
         num_rows = 1 if target.data is None else len(target.data.y)
         length = CHUNK * min(10, max(1, int(CHEAP_COST / (num_weights * num_rows))))
         self.length = max(1, min(length, int(CHUNK_BYTES / (8 * num_weights))))
@@ -80,12 +84,12 @@ class _Chains:
         self.targets = placement.put(target)
         self.pooling_steps = algorithm.pooling_steps()
 
-    def begin(self, key: Array) -> PyTree:
+    def begin(self, chain: int, key: Array) -> PyTree:
         """The first state of one chain."""
-        key = named_key(key, "init")
-        if self.start is None:
-            return init_state(self.algorithm, key, self.target, self.params)
-        return init_state_from(self.algorithm, key, self.target, self.start.q)
+        key, start = named_key(key, "init"), self.starts[chain]
+        if start is None:
+            return init_state(self.algorithm, key, self.target, self.params[chain])
+        return init_state_from(self.algorithm, key, self.target, start.q)
 
     def prepared(self) -> SamplingState:
         """The state of the loop: new, or as an earlier process left it."""
@@ -93,11 +97,13 @@ class _Chains:
         checkpointer = context.checkpointer
         saved = None if checkpointer is None else checkpointer.saved_state(context.phase)
         if saved is not None:
-            like = jax.eval_shape(self.begin, self.keys[0])
+            like = jax.eval_shape(partial(self.begin, 0), self.keys[0])
             return SamplingState.from_record(saved, like, placement, algorithm)
         states = [
-            jax.device_put(self.begin(key), device)
-            for key, device in zip(self.keys, placement.chain_devices, strict=True)
+            jax.device_put(self.begin(chain, key), device)
+            for chain, key, device in zip(
+                placement.own, self.keys, placement.chain_devices, strict=True
+            )
         ]
         for state in states:
             if not bool(jnp.isfinite(state.log_density)):
@@ -156,7 +162,7 @@ class _Chains:
         segments = [run.segment()]
         if context.checkpointer is not None:
             context.checkpointer.save(context.phase, run)
-            segments = [*context.checkpointer.segments(), run.segment()]
+            segments = [*context.checkpointer.segments(context.phase), run.segment()]
         arrays = join_segments(segments, 1)
         del segments
         position = jax.vmap(algorithm.position) if placement.is_batched else algorithm.position

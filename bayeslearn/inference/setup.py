@@ -15,6 +15,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.data.batches import auto_batch_size
 from bayeslearn.data.rows import Batch, check_data, is_arrays, merge_rows, pad_rows
@@ -76,7 +77,10 @@ def bind(request: Request, key: Array) -> Bound:
     )
     multistart = _multistart(request, target, start, stream)
     starts = [start]
-    if multistart is not None:
+    if isinstance(algorithm, Composite):
+        _check_composite(request, algorithm, target)
+        starts = further_starts(key, target, start, algorithm.num_members)
+    elif multistart is not None:
         starts = further_starts(key, target, start, multistart.num_starts)
     rows = 1 if target.data is None else len(target.data.y)
     if is_auto(batch_size):
@@ -103,6 +107,25 @@ def bind(request: Request, key: Array) -> Bound:
         _total_steps(request, target, int(batch_size), stream),
         given,
     )
+
+
+def _check_composite(request: Request, algorithm: Composite, target: Target) -> None:
+    """Refuse what members from independent starts cannot do."""
+    check_suits(algorithm.member, target, request.batch_size, None, None, request.validation)
+    if not isinstance(request.model, Model):
+        refuse(
+            "model",
+            Shown("a Target"),
+            f"be a bl.Model for {algorithm.name}: its members start from new initialisations",
+        )
+    if request.init is not None:
+        refuse("init", Shown("a start"), f"be left out: members of {algorithm.name} start apart")
+    if target.refreshes:
+        refuse(
+            "model",
+            Shown("one that learns its prior or noise covariance in closed form"),
+            f"have them fixed for {algorithm.name}: each member would learn its own",
+        )
 
 
 def _total_steps(

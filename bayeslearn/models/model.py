@@ -5,61 +5,65 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bayeslearn import precision, tree
 from bayeslearn.data.rows import Data, check_data, total_weight
 from bayeslearn.errors import ArgumentError, Shown, moved_keywords, refuse
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.networks.adapters import as_network
+from bayeslearn.models.priors.base import Prior
 from bayeslearn.models.priors.gaussian import GaussianPrior
-from bayeslearn.models.priors.specs import Laplace, Normal, ScaleMixture, restricted
-from bayeslearn.models.target import Target, _check_params
+from bayeslearn.models.priors.specs import Normal
+from bayeslearn.models.protocols import Network
+from bayeslearn.models.target import Target, check_params
 from bayeslearn.tree import Array, PyTree
 
 FROZEN = ("train", "given", "joint")
+Selection = tuple[str, ...] | Callable[[str], bool] | None  # of leaves by name; None: all
 
 
 class Model(eqx.Module):
     """A network, a likelihood for its outputs, and a prior over its weights.
 
     `network` is one of `bl.networks`; a module of Equinox, Flax NNX or Keras (on JAX); a Flax
-    Linen module, or (module, variables); or a pair (params, apply) or (init, apply). Weights that
-    it has are where fitting starts. `bl.networks.adapters` says how each is called.
-    `dtype` makes the network compute in another floating-point type than its own.
+    Linen module, or (module, variables); or a pair (params, apply) or (init, apply). If it has
+    weights, fitting starts from them. `bl.networks.adapters` documents how each is called.
+    `dtype` is the floating-point type the network computes in; default: its own.
 
-    `bayesian` says which leaves have a posterior, where not all do: name patterns (`"layers.1.*"`,
-    or several in a list) or a function of the leaf's name. The other leaves are frozen after they
-    were trained (`frozen="train"`), frozen as they come (`frozen="given"`), or trained along with q
-    (`frozen="joint"`); families and matrices cover the Bayesian leaves only. MAP trains all alike.
+    `bayesian` selects the leaves that have a posterior: name patterns (`"layers.1.*"`, or several
+    in a list) or a function of the leaf's name; default: all. The other leaves are trained, then
+    frozen (`frozen="train"`), frozen at the values given (`frozen="given"`), or trained along with
+    q (`frozen="joint"`). Families and matrices cover the Bayesian leaves only. MAP trains all
+    leaves.
     """
 
-    network: Any
+    network: Network
     likelihood: Likelihood
-    prior: Normal | Laplace | ScaleMixture
+    prior: Prior
     dtype: str | None = eqx.field(static=True)
-    bayesian: tuple[str, ...] | Callable[[str], bool] | None = eqx.field(static=True)
+    bayesian: Selection = eqx.field(static=True)
     frozen: str = eqx.field(static=True)
 
     @moved_keywords(points='frozen="train" (was "frozen") or frozen="joint"')
     def __init__(
         self,
-        network: Any,
+        network: object,
         likelihood: Likelihood,
-        prior: Normal | Laplace | ScaleMixture | None = None,
+        prior: Prior | None = None,
         *,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         bayesian: str | Sequence[str] | Callable[[str], bool] | None = None,
         frozen: str = "train",
     ):
         if not isinstance(likelihood, Likelihood):
             refuse("likelihood", likelihood, "be one of bl.likelihoods, such as Gaussian()")
         prior = Normal() if prior is None else prior
-        if not hasattr(prior, "bind"):
+        if not isinstance(prior, Prior):
             refuse("prior", prior, "be one of bl.priors, such as Normal(scale=1.0)")
         self.network = as_network(network)
         self.likelihood = likelihood
@@ -80,9 +84,9 @@ class Model(eqx.Module):
             network_params = self.network.init(key, example, likelihood.num_outputs)
         if self.dtype is not None:
             network_params = tree.cast(network_params, self.dtype)
-        network_params = _check_params(network_params)
+        network_params = check_params(network_params)
 
-        prior = self.prior.bind(network_params).joined(_own_prior(likelihood))
+        prior = self.prior.bind(network_params).join(_own_prior(likelihood))
         dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(network_params))
         target = Target(
             network=self.network,
@@ -115,30 +119,26 @@ class Model(eqx.Module):
             )
         if all(chosen):
             return target, params
-        parts = {
-            keep: tree.select(network, tuple(keep == is_chosen for is_chosen in chosen))
-            for keep in (True, False)
-        }
-        priors = {
-            keep: restricted(self.prior, network, tuple(keep == c for c in chosen))
-            for keep in parts
-        }
-        frozen = dataclasses.replace(
+        others = tuple(not is_chosen for is_chosen in chosen)
+        bayesian, frozen = tree.select(network, chosen), tree.select(network, others)
+        prior = self.prior.restrict(network, chosen).bind(bayesian)
+        conditioned = dataclasses.replace(
             target,
-            prior=priors[True].bind(parts[True]).joined(_own_prior(target.likelihood)),
-            frozen=parts[False],
-            frozen_prior=priors[False].bind(parts[False]),
+            prior=prior.join(_own_prior(target.likelihood)),
+            frozen=frozen,
+            frozen_prior=self.prior.restrict(network, others).bind(frozen),
         )
-        return frozen, {**params, "network": parts[True]}
+        return conditioned, {**params, "network": bayesian}
 
 
-def _own_prior(likelihood: Any) -> GaussianPrior:
-    """Of the likelihood's own parameters."""
+def _own_prior(likelihood: Likelihood) -> GaussianPrior:
+    """The prior of the likelihood's own parameters."""
     mean, scale = likelihood.prior()
     return GaussianPrior(mean, jax.tree.map(lambda s: 1.0 / s**2, scale))
 
 
-def _check_bayesian(bayesian: Any) -> Any:
+def _check_bayesian(bayesian: str | Sequence[str] | Selection) -> Selection:
+    """A static selection of leaves."""
     if bayesian is None or callable(bayesian):
         return bayesian
     patterns = (bayesian,) if isinstance(bayesian, str) else bayesian
@@ -148,13 +148,15 @@ def _check_bayesian(bayesian: Any) -> Any:
     return patterns
 
 
-def _is_chosen(name: str, bayesian: Any) -> bool:
+def _is_chosen(name: str, bayesian: Selection) -> bool:
+    """Whether the leaf has a posterior."""
     if bayesian is None or callable(bayesian):
         return bayesian is None or bayesian(name)
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in bayesian)
 
 
-def _check_dtype(dtype: Any) -> str:
+def _check_dtype(dtype: DTypeLike) -> str:
+    """The name of a floating-point type."""
     try:
         name = jnp.dtype(dtype).name
     except TypeError:
@@ -165,6 +167,7 @@ def _check_dtype(dtype: Any) -> str:
 
 
 def _check_outputs(target: Target, params: PyTree, example: PyTree) -> None:
+    """Refuse a network that fails on a row, or returns too few or too many outputs."""
     assert target.data is not None
     one_row = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
     try:

@@ -1,7 +1,7 @@
-"""Structural types of what models meet: networks, and approximations q of their posterior.
+"""Structural types: networks, and approximations q of a posterior.
 
-A user's own network or q need not inherit from anything: it has these methods. `families.base` has
-the classes that ours inherit from.
+A user's own network or q need not inherit from anything, it only has these methods.
+`families.base` has the base classes of our own families.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Network(Protocol):
     """A function of one example with parameters in a pytree."""
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
-        """Parameters to start from."""
+        """Initial parameters."""
         ...
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
@@ -50,10 +50,22 @@ class WithDensity(Protocol):
         ...
 
 
+class SampledDensity(Protocol):
+    """A user's own q: a pytree of trainable arrays with draws and a density."""
+
+    def sample(self, key: Array, num: int) -> PyTree:
+        """`num` draws along a leading axis, differentiable in the arrays."""
+        ...
+
+    def log_prob(self, params: PyTree) -> Array:
+        """Log-density at one set of parameters."""
+        ...
+
+
 @runtime_checkable
 class Reparametrised(Protocol):
     """A q whose draws are a function of standard normal noise."""
 
     def transform(self, noise: PyTree) -> PyTree:
-        """The draw that the noise gives."""
+        """The draw for this noise."""
         ...

@@ -1,60 +1,67 @@
-"""Target: a model bound to data, the density that algorithms see.
+"""Target: a model bound to data, the density that algorithms approximate or sample.
 
-Signs and scales, once for the whole library: everything is a log-probability (higher is better)
-of the whole data set. `Target.log_likelihood` gives one number per example; the factor
+Signs and scales of the whole library: everything is a log-probability (higher is better) of the
+whole data set. `Target.log_likelihood` returns one number per example. The factor
 `num_data / batch size` of a minibatch is applied in `Target.scaled_log_likelihood` and nowhere
-else; the prior is never scaled.
+else. The prior is never scaled.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn import precision, tree
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.models.likelihoods.base import Likelihood
+from bayeslearn.models.priors.base import BoundPrior
+from bayeslearn.models.protocols import Approximation, Network
 from bayeslearn.tree import Array, PyTree
 
 
 class Target(eqx.Module):
-    """A model bound to data: a density over parameters. A pytree; data and prior are leaves."""
+    """A model bound to data: a density over parameters. A pytree; data and prior are leaves.
 
-    network: Any
-    likelihood: Any
-    prior: Any  # bound (see `priors`); None for a bare density
+    A bare density (`from_log_density`, `is_density`) has no network, likelihood or prior.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    prior: BoundPrior | None
     data: Batch | None
     num_data: Array
     dtypes: tuple[str, ...] = eqx.field(static=True)
     density: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
     start: PyTree = None
     frozen: PyTree = None  # the network's leaves that have no posterior
-    frozen_prior: Any = None
+    frozen_prior: BoundPrior | None = None
     microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
     remat: bool = eqx.field(static=True, default=False)
 
     @staticmethod
     @precision.double_precision
     def from_log_density(log_density: Callable[[PyTree], Array], params: PyTree) -> Target:
-        """Any unnormalised log-density of any pytree; `params` is where to start.
+        """Any unnormalised log-density of any pytree; `params` are the initial values.
 
-        It is evaluated in double precision. It counts as one observation with a flat prior.
+        It is evaluated in double precision, and counts as one observation with a flat prior.
         """
         if not callable(log_density):
             refuse("log_density", log_density, "be a function of the parameters")
-        start = tree.double(_check_params(jax.tree.map(jnp.asarray, params)))
+        start = tree.double(check_params(jax.tree.map(jnp.asarray, params)))
         shape = jax.eval_shape(log_density, start)
         if jax.tree.leaves(shape) != [shape] or shape.shape != ():
             refuse("log_density", Shown(f"a function that returns {shape}"), "return one number")
+        nothing: PyTree = None
         return Target(
-            network=None,
-            likelihood=None,
+            network=nothing,
+            likelihood=nothing,
             prior=None,
             data=None,
             num_data=jnp.asarray(1.0, jnp.float64),
@@ -64,71 +71,73 @@ class Target(eqx.Module):
         )
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The widest floating-point type of the network's weights."""
         return jnp.result_type(*self.dtypes) if self.dtypes else jnp.dtype(jnp.float64)
 
     @property
     def is_density(self) -> bool:
+        """Whether it is a bare density, without network, likelihood and prior."""
         return self.density is not None
 
     def with_data(self, data: Batch | None) -> Target:
-        """The same density on other rows, which speak for as many data."""
+        """The same density evaluated on other rows; `num_data` is unchanged."""
         return dataclasses.replace(self, data=data)
 
     def rows(self) -> Batch:
-        """The training rows; refused where they are gone, as in a posterior that was loaded."""
+        """The training rows; refused if there are none, as in a posterior that was loaded."""
         assert self.data is not None
         if len(self.data.y) == 0:
             raise ArgumentError(
-                "This needs the training rows, and they are not saved with a posterior: fit the"
-                " model to them again."
+                "This needs the training rows, which are not saved with a posterior: fit the model"
+                " again."
             )
         return self.data
 
     @property
     def refreshes(self) -> bool:
-        """Whether a part of the model has a posterior of its own, updated in closed form."""
-        return any(getattr(part, "refreshes", False) for part in (self.likelihood, self.prior))
+        """Whether likelihood or prior have a latent part, updated in closed form by `refresh`."""
+        if self.is_density:
+            return False
+        return self.likelihood.refreshes or (self.prior is not None and self.prior.refreshes)
 
-    def refresh(self, q: Any, key: Array) -> Target:
+    def refresh(self, q: Approximation, key: Array) -> Target:
         """The exact coordinate update of those parts, given q; `fit` calls it between rounds."""
         target = self
-        for name in ("likelihood", "prior"):
-            part = getattr(target, name)
-            if getattr(part, "refreshes", False):
-                part = part.refresh(target, q, key)
-                target = dataclasses.replace(target, **{name: part})
+        if not target.is_density and target.likelihood.refreshes:
+            likelihood = target.likelihood.refresh(target, q, key)
+            target = dataclasses.replace(target, likelihood=likelihood)
+        if target.prior is not None and target.prior.refreshes:
+            target = dataclasses.replace(target, prior=target.prior.refresh(target, q, key))
         return target
 
     def divergence(self) -> Array:
-        """KL of those parts' posteriors from their priors."""
-        parts: tuple[Any, ...] = (self.likelihood, self.prior)
-        found = [part.divergence() for part in parts if hasattr(part, "divergence")]
-        return sum(found, start=jnp.zeros((), jnp.float64))
+        """KL of the likelihood's latent part from its prior, a term of the lower bound."""
+        zero = jnp.zeros((), jnp.float64)
+        return zero if self.is_density else zero + self.likelihood.divergence()
 
     def marginal(self) -> Target:
-        """The density that samplers see: what the likelihood can integrate out is gone."""
-        if self.likelihood is None:
+        """The density for samplers, with the likelihood's latent part integrated out."""
+        if self.is_density:
             return self
         return dataclasses.replace(self, likelihood=self.likelihood.marginal())
 
     def to_predict(self) -> Target:
-        """The target whose likelihood is that of new observations."""
+        """The target with the likelihood of new observations."""
         return dataclasses.replace(self, likelihood=self.likelihood.to_predict())
 
-    def batch(self, data: tuple[PyTree, Any], weight: Any = None) -> Batch:
-        """Arrays on the device, floating-point ones in the network's dtype."""
+    def batch(self, data: tuple[PyTree, ArrayLike], weight: ArrayLike | None = None) -> Batch:
+        """Rows as arrays on the device, floating-point ones in the network's dtype."""
         with precision.network_precision(self.dtype):
             x, y = jax.tree.map(self._cast, data)
         return Batch(x, y, None if weight is None else jnp.asarray(weight, jnp.float64))
 
-    def _cast(self, leaf: Any) -> Array:
+    def _cast(self, leaf: ArrayLike) -> Array:
         leaf = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
         return jnp.asarray(leaf, self.dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
 
     def weights(self, params: PyTree) -> PyTree:
-        """The network's leaves, those frozen among them, in the network's own dtypes."""
+        """All leaves of the network, frozen ones too, in the network's dtypes."""
         network = params["network"]
         if self.frozen is not None:
             network = eqx.combine(network, self.frozen)
@@ -143,7 +152,7 @@ class Target(eqx.Module):
     def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
         """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
         with precision.network_precision(self.dtype):
-            weights = jax.tree.map(_held_wide, self.weights(params))
+            weights = jax.tree.map(_stored_wide, self.weights(params))
 
             def of_row(row: PyTree) -> Array:
                 return self.row_outputs(weights, row, key)
@@ -153,7 +162,7 @@ class Target(eqx.Module):
             split = tree.microbatches(x, self.microbatch)
             if split is None:
                 outputs = jax.vmap(of_row)(x)
-            else:  # a gradient keeps a piece's rows alone, and evaluates it again
+            else:  # a gradient stores one microbatch at a time, and evaluates it again
                 parts = jax.lax.map(jax.checkpoint(jax.vmap(of_row)), split)
                 outputs = jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
@@ -177,29 +186,29 @@ class Target(eqx.Module):
         self, params: PyTree, batch: Batch | None = None, key: Array | None = None
     ) -> Array:
         """Unbiased estimate of the whole data set's log-likelihood from a batch."""
-        if self.likelihood is not None and self.likelihood.is_marginal:
+        if not self.is_density and self.likelihood.is_marginal:
             assert self.data is not None
             if batch is not None and len(batch.y) != len(self.data.y):
-                must = "hold all rows: with the noise integrated out they are not independent"
+                must = "hold all rows: they are not independent with the noise integrated out"
                 refuse("batch", Shown(f"{len(batch.y)} rows"), must)
             return self.likelihood.log_marginal(self, params, key)
         terms = self.log_likelihood(params, batch, key)
         return jnp.sum(terms) * self.scale(batch)
 
     def scale(self, batch: Batch | None = None) -> Array:
-        """num_data / number of real rows in the batch, each worth the mean weight of the data."""
+        """num_data / (rows of the batch that are not padding, times the mean weight of a row)."""
         if self.density is not None:
             return jnp.asarray(1.0, jnp.float64)
         batch = self.rows() if batch is None else batch
         if batch.weight is None:
             return self.num_data / len(batch.y)
-        # By rows and not by their weights, so that a minibatch's sum has no bias.
+        # By the number of rows, not the sum of their weights, which would bias a minibatch.
         rows = jnp.maximum(jnp.sum(batch.weight > 0), 1)
         return self.num_data / (rows * self.mean_weight)
 
     @property
     def mean_weight(self) -> Array | float:
-        """Of the rows that count at all."""
+        """Mean weight of the rows of positive weight."""
         if self.data is None or self.data.weight is None:
             return 1.0
         return jnp.sum(self.data.weight) / jnp.sum(self.data.weight > 0)
@@ -211,6 +220,7 @@ class Target(eqx.Module):
         return self.prior.log_prob_terms(params)
 
     def log_prior(self, params: PyTree) -> Array:
+        """log p(params), normalised; 0 for a bare density."""
         return tree.total(self.log_prior_terms(params))
 
     def log_joint(
@@ -220,10 +230,10 @@ class Target(eqx.Module):
         return self.scaled_log_likelihood(params, batch, key) + self.log_prior(params)
 
 
-def _held_wide(w: Array) -> Array:
-    """The same numbers; on a CPU a tall matrix is the transpose of a wide one that is kept as such.
+def _stored_wide(w: Array) -> Array:
+    """The same values; on a CPU a tall matrix is stored as the transpose of a wide one.
 
-    A product with few columns, as its gradient would be, takes up to twice as long there.
+    A product with few columns, as in the gradient of a tall one, takes up to twice as long there.
     """
     is_tall = w.ndim == 2 and w.shape[0] > w.shape[1]
     if not is_tall or jax.default_backend() != "cpu":
@@ -232,7 +242,7 @@ def _held_wide(w: Array) -> Array:
 
 
 def check_like_training(x: PyTree, target: Target) -> None:
-    """Refuse inputs of another shape than those the target was bound to."""
+    """Refuse inputs whose rows differ in shape from the training rows."""
     assert target.data is not None
     if str(jax.tree.structure(x)) != str(jax.tree.structure(target.data.x)):
         refuse(
@@ -243,7 +253,8 @@ def check_like_training(x: PyTree, target: Target) -> None:
             refuse("x", new.shape, f"have rows of shape {old.shape[1:]}, as in fitting")
 
 
-def _check_params(params: PyTree) -> PyTree:
+def check_params(params: PyTree) -> PyTree:
+    """Refuse parameters that are not finite floating-point arrays."""
     for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             refuse(

@@ -9,7 +9,7 @@ written again from a stored file, without the data and without JAX.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bayeslearn.report.page import render, write
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["from_comparison", "from_fit", "render", "write"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in ("from_comparison", "from_fit"):
         from bayeslearn.report import contents
 

@@ -1,194 +1,215 @@
-"""Numbers of the charts of predictions."""
+"""The charts of predictions. All numbers are in the units of the data."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from bayeslearn.report.thinning import LEVEL, SHOWN_ROWS, TRACE, _column_names, _spread_out
+from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.report.thinning import SHOWN_ROWS, TRACE_POINTS, evenly_spaced, rounded
 from bayeslearn.results import metrics
-from bayeslearn.results.plots.style import _line, _padded
+from bayeslearn.tabular.base import BayesianNN
+from bayeslearn.tabular.frames import Inputs, take_rows, with_columns_of
+from bayeslearn.tabular.json_values import JSON
+from bayeslearn.tabular.scores import LEVEL
 
-GRID = 120  # places on a line
-SQUARE = 36  # places on each side of a plane
+GRID = 120  # points on a line
+SIDE = 36  # points on each side of a plane
 BINS, REACH = 20, 3.5  # of a predictive density, up to that many standard deviations
 TOP_CLASSES = 6  # shown of a row
+CURVES = 8  # of class probabilities
+PADDING = 0.15  # of a line, on either side of the data
+NORMAL_90 = 1.645  # standard deviations on either side that hold 90 % of a Gaussian
 
 
-def _regression(
-    estimator: Any,
-    predictive: Any,
-    x_train: np.ndarray,
-    y_train: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    chosen: np.ndarray,
-) -> dict[str, Any]:
-    """In the units of y; charts are of its first column."""
-    center, scale = estimator.y_scaling_.mean[0], estimator.y_scaling_.scale[0]
-    std = predictive.std
-    pit = metrics.pit(predictive, estimator._to_network(y))
-    shown = predictive if len(chosen) == len(x) else estimator._predictive_at(x[chosen])
+class Rows(NamedTuple):
+    """Training rows, and the held-out rows that are shown."""
+
+    X_train: Inputs
+    y_train: np.ndarray
+    X: Inputs
+    y: np.ndarray  # as `estimator.observed` returns it
+    shown: np.ndarray  # which of the held-out rows are drawn
+
+
+def column_names(estimator: BayesianNN) -> list[str]:
+    """Names of the columns of X."""
+    number = estimator.n_features_in_
+    names = getattr(estimator, "feature_names_in_", [f"x[{i}]" for i in range(number)])
+    return [str(name) for name in names]
+
+
+def regression(estimator: BayesianNN, predictive: PredictiveBase, rows: Rows) -> dict[str, JSON]:
+    """Charts of a regression, of the first column of y."""
+    chosen, y = rows.shown, _first_column(rows.y)
+    shown = predictive
+    if len(chosen) < len(y):
+        shown = estimator.predictive(take_rows(rows.X, chosen))
     edges = np.linspace(-REACH, REACH, BINS + 1)
-    steps = [cdf[:, 0] for cdf in shown.cdfs([shown.mean + e * shown.std for e in edges])]
-    ends = [end[:, 0] * scale + center for end in predictive.interval(LEVEL)]
-    mean = predictive.mean[:, 0] * scale + center
-    doubts = [np.sqrt(part[:, 0]) * scale for part in (predictive.epistemic, predictive.aleatoric)]
-    rows = {
-        "observed": _short(y[chosen, 0]),
-        "mean": _short(mean[chosen]),
-        "std": _short(std[chosen, 0] * scale),
-        "low": _short(ends[0][chosen]),
-        "high": _short(ends[1][chosen]),
-        "epistemic": _short(doubts[0][chosen]),
-        "aleatoric": _short(doubts[1][chosen]),
-        "bins": np.round(1000 * np.diff(steps, axis=0).T).astype(int).tolist(),
+    steps = [_first_column(cdf) for cdf in shown.cdfs([shown.mean + e * shown.std for e in edges])]
+    mean = _first_column(predictive.mean)
+    low, high = map(_first_column, predictive.interval(LEVEL))
+    columns = {
+        "observed": y,
+        "mean": mean,
+        "std": _first_column(predictive.std),
+        "low": low,
+        "high": high,
+        "epistemic": np.sqrt(_first_column(predictive.epistemic)),
+        "aleatoric": np.sqrt(_first_column(predictive.aleatoric)),
     }
-    inner = np.sort(np.abs(2.0 * pit[:, 0] - 1.0))
+    drawn: dict[str, JSON] = {name: rounded(v[chosen]) for name, v in columns.items()}
+    drawn["bins"] = np.round(1000 * np.diff(steps, axis=0).T).astype(int).tolist()
+    pit = _first_column(metrics.pit(predictive, rows.y))
+    central = np.sort(np.abs(2.0 * pit - 1.0))
     levels = np.linspace(0.0, 1.0, 41)
-    covered = np.searchsorted(inner, levels, side="right") / len(inner)
-    counts = np.histogram(pit[:, 0], bins=10, range=(0.0, 1.0))[0]
+    covered = np.searchsorted(central, levels, side="right") / len(central)
     return {
-        "rows": rows,
-        "where": _band(estimator, x_train, y_train, x, y[:, 0] - mean, chosen),
-        "calibration": {"levels": _short(levels), "covered": _short(covered)},
-        "pit": counts.tolist(),
-        "outputs": y.shape[1],
+        "rows": drawn,
+        "where": _band(estimator, rows, y - mean),
+        "calibration": {"levels": rounded(levels), "covered": rounded(covered)},
+        "pit": np.histogram(pit, bins=10, range=(0.0, 1.0))[0].tolist(),
+        "outputs": 1 if rows.y.ndim == 1 else rows.y.shape[1],
     }
 
 
-def _classification(
-    estimator: Any,
-    predictive: Any,
-    x_train: np.ndarray,
-    y_train: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    chosen: np.ndarray,
-) -> dict[str, Any]:
-    observed = estimator._to_network(y)
-    probs = predictive.probs
-    told = []
-    for row, truth in zip(probs[chosen], observed[chosen], strict=True):
+def classification(
+    estimator: BayesianNN, predictive: PredictiveBase, rows: Rows
+) -> dict[str, JSON]:
+    """Charts of a classification."""
+    chosen, y, probs = rows.shown, rows.y, predictive.probs
+    bars: list[JSON] = []
+    for row, truth in zip(probs[chosen], y[chosen], strict=True):
         top = np.argsort(-row, kind="stable")[:TOP_CLASSES].tolist()
         top = top if truth in top else [*top[:-1], int(truth)]
-        told.append([[label, round(1000 * float(row[label]))] for label in top])
-    own = probs[np.arange(len(probs)), observed]
-    rows = {
-        "observed": observed[chosen].tolist(),
+        bars.append([[label, round(1000 * float(row[label]))] for label in top])
+    drawn: dict[str, JSON] = {
+        "observed": y[chosen].tolist(),
         "predicted": probs[chosen].argmax(axis=1).tolist(),
-        "own": _short(own[chosen]),
-        "probs": told,
-        "epistemic": _short(predictive.epistemic[chosen]),
-        "aleatoric": _short(predictive.aleatoric[chosen]),
+        "own": rounded(probs[np.arange(len(probs)), y][chosen]),
+        "probs": bars,
+        "epistemic": rounded(predictive.epistemic[chosen]),
+        "aleatoric": rounded(predictive.aleatoric[chosen]),
     }
-    bins = metrics.reliability(predictive, observed)
-    surest = metrics.selective(predictive, observed)
-    kept = _spread_out(len(surest.kept), TRACE)
+    bins = metrics.reliability(predictive, y)
+    selective = metrics.selective(predictive, y)
+    where = _regions if len(column_names(estimator)) == 2 else _probabilities
+    points = evenly_spaced(len(selective.kept), TRACE_POINTS)
     return {
-        "rows": rows,
-        "classes": [str(label) for label in estimator.classes_],
-        "where": _classes_where(estimator, x_train, x, chosen),
+        "rows": drawn,
+        "classes": [str(label) for label in getattr(estimator, "classes_", ())],
+        "where": where(estimator, rows),
         "calibration": {
-            "confidence": _short(bins.confidence),
-            "accuracy": _short(bins.accuracy),
+            "confidence": rounded(bins.confidence),
+            "accuracy": rounded(bins.accuracy),
             "rows": bins.rows.tolist(),
         },
-        "selective": {"kept": _short(surest.kept[kept]), "risk": _short(surest.risk[kept])},
+        "selective": {
+            "kept": rounded(selective.kept[points]),
+            "risk": rounded(selective.risk[points]),
+        },
     }
 
 
-def _through(
-    estimator: Any, x_train: np.ndarray, x: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, str]:
-    """Rows on a line through the data, their places on it and those of both tables, its name.
+class Line(NamedTuple):
+    """A line through the data."""
 
-    With several columns it is the first principal component of the scaled ones: else the column
-    with the largest numbers would be the component.
+    grid: np.ndarray  # rows on it
+    at: np.ndarray  # their coordinates on it
+    at_train: np.ndarray  # those of the training rows
+    at_rows: np.ndarray  # those of the held-out rows
+    label: str
+    is_whole: bool  # whether x is one column, of which the line shows everything
+
+
+def line_through(estimator: BayesianNN, rows: Rows) -> Line:
+    """The only column of x, or the first principal component.
+
+    It is that of the scaled columns: else the column with the largest numbers would be it.
     """
-    both = np.concatenate([x_train, x])
-    if x.shape[1] == 1:
-        grid, place, at, _ = _line(both, 0, GRID)
-        label = _column_names(estimator)[0]
-    else:
-        grid, place, at, _ = _line(estimator.scaling_.apply(both), "principal", GRID)
-        grid = estimator.scaling_.undo(grid)
-        label = "first principal component (scaled columns)"
-    return grid, place, at[: len(x_train)], at[len(x_train) :], label
+    both = np.concatenate([np.asarray(part, np.float64) for part in (rows.X_train, rows.X)])
+    names, number = column_names(estimator), len(rows.y_train)
+    if len(names) == 1:
+        at = both[:, 0]
+        points = _padded_grid(at, GRID)
+        return Line(points[:, None], points, at[:number], at[number:], names[0], True)
+    scaled = estimator.scaling_.apply(both)
+    center = scaled.mean(axis=0)
+    direction = np.linalg.svd(scaled - center, full_matrices=False)[2][0]
+    direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
+    at = (scaled - center) @ direction
+    points = _padded_grid(at, GRID)
+    grid = estimator.scaling_.undo(center + points[:, None] * direction)
+    label = "first principal component (scaled columns)"
+    return Line(grid, points, at[:number], at[number:], label, False)
 
 
-def _band(
-    estimator: Any,
-    x_train: np.ndarray,
-    y_train: np.ndarray,
-    x: np.ndarray,
-    residual: np.ndarray,
-    chosen: np.ndarray,
-) -> dict[str, Any]:
-    grid, place, at_train, at, label = _through(estimator, x_train, x)
-    center, scale = estimator.y_scaling_.mean[0], estimator.y_scaling_.scale[0]
-    predictive = estimator._predictive_at(grid)
-    low, high = (end[:, 0] * scale + center for end in predictive.interval(LEVEL))
-    mean = predictive.mean[:, 0] * scale + center
-    narrow = 1.645 * np.sqrt(predictive.epistemic[:, 0]) * scale  # 90 % of a Gaussian
-    is_line = x.shape[1] == 1
-    some = _spread_out(len(at_train), SHOWN_ROWS if is_line else 0)
+def _band(estimator: BayesianNN, rows: Rows, residual: np.ndarray) -> JSON:
+    """Mean and intervals along a line through the data."""
+    line, chosen = line_through(estimator, rows), rows.shown
+    predictive = estimator.predictive(with_columns_of(rows.X, line.grid))
+    low, high = map(_first_column, predictive.interval(LEVEL))
+    mean = _first_column(predictive.mean)
+    inner = NORMAL_90 * np.sqrt(_first_column(predictive.epistemic))
+    some = evenly_spaced(len(line.at_train), SHOWN_ROWS if line.is_whole else 0)
+    heights = np.interp(line.at_rows, line.at, mean) + residual  # partial residuals
     return {
         "kind": "band",
-        "label": label,
-        "is_whole": is_line,
-        "at": _short(place),
-        "mean": _short(mean),
-        "low": _short(low),
-        "high": _short(high),
-        "inner_low": _short(mean - narrow),
-        "inner_high": _short(mean + narrow),
-        "points": _short(at[chosen]),
-        # What the other columns explain is taken off.
-        "heights": _short((np.interp(at, place, mean) + residual)[chosen]),
-        "train": [_short(at_train[some]), _short(y_train[some, 0])],
+        "label": line.label,
+        "is_whole": line.is_whole,
+        "at": rounded(line.at),
+        "mean": rounded(mean),
+        "low": rounded(low),
+        "high": rounded(high),
+        "inner_low": rounded(mean - inner),
+        "inner_high": rounded(mean + inner),
+        "points": rounded(line.at_rows[chosen]),
+        "heights": rounded(heights[chosen]),
+        "train": [rounded(line.at_train[some]), rounded(_first_column(rows.y_train)[some])],
     }
 
 
-def _classes_where(
-    estimator: Any, x_train: np.ndarray, x: np.ndarray, chosen: np.ndarray
-) -> dict[str, Any]:
-    if x.shape[1] == 2:
-        low, high = _padded(np.concatenate([x_train, x]), 0.08)
-        sides = [np.linspace(low[i], high[i], SQUARE) for i in (0, 1)]
-        rows = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2)
-        probs = estimator._predictive_at(rows).probs
-        return {
-            "kind": "regions",
-            "labels": _column_names(estimator),
-            "side": SQUARE,
-            "low": low.tolist(),
-            "high": high.tolist(),
-            "classes": probs.argmax(axis=1).tolist(),
-            "confidence": np.round(100 * probs.max(axis=1)).astype(int).tolist(),
-            "points": [_short(x[chosen, 0]), _short(x[chosen, 1])],
-        }
-    grid, place, _, at, label = _through(estimator, x_train, x)
-    probs = estimator._predictive_at(grid).probs
-    most = np.sort(np.argsort(-probs.max(axis=0), kind="stable")[:8])
+def _regions(estimator: BayesianNN, rows: Rows) -> JSON:
+    """The predicted class over two columns of x."""
+    x = np.asarray(rows.X, np.float64)
+    both = np.concatenate([np.asarray(rows.X_train, np.float64), x])
+    sides = [_padded_grid(both[:, i], SIDE, 0.08) for i in (0, 1)]
+    grid = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2)
+    probs = estimator.predictive(with_columns_of(rows.X, grid)).probs
+    return {
+        "kind": "regions",
+        "labels": list(column_names(estimator)),
+        "side": SIDE,
+        "low": [float(side[0]) for side in sides],
+        "high": [float(side[-1]) for side in sides],
+        "classes": probs.argmax(axis=1).tolist(),
+        "confidence": np.round(100 * probs.max(axis=1)).astype(int).tolist(),
+        "points": [rounded(x[rows.shown, 0]), rounded(x[rows.shown, 1])],
+    }
+
+
+def _probabilities(estimator: BayesianNN, rows: Rows) -> JSON:
+    """Class probabilities along a line through the data."""
+    line = line_through(estimator, rows)
+    probs = estimator.predictive(with_columns_of(rows.X, line.grid)).probs
+    top = np.sort(np.argsort(-probs.max(axis=0), kind="stable")[:CURVES])
     return {
         "kind": "probabilities",
-        "label": label,
-        "is_whole": x.shape[1] == 1,
-        "at": _short(place),
-        "classes": most.tolist(),
-        "probs": [_short(probs[:, index]) for index in most],
-        "points": _short(at[chosen]),
+        "label": line.label,
+        "is_whole": line.is_whole,
+        "at": rounded(line.at),
+        "classes": top.tolist(),
+        "probs": [rounded(probs[:, index]) for index in top],
+        "points": rounded(line.at_rows[rows.shown]),
     }
 
 
-def _short(values: Any, digits: int = 4) -> list[Any]:
-    """Numbers rounded to what a chart of their range can show; None where there is none."""
-    values = np.asarray(values, np.float64)
-    finite = values[np.isfinite(values)]
-    spread = np.ptp(finite) if finite.size else 0.0
-    spread = spread or (np.max(np.abs(finite)) if finite.size else 0.0) or 1.0
-    rounded = np.round(values, digits - 1 - math.floor(math.log10(spread)))
-    return [float(v) if np.isfinite(v) else None for v in rounded]
+def _padded_grid(values: np.ndarray, number: int, padding: float = PADDING) -> np.ndarray:
+    low, high = float(values.min()), float(values.max())
+    room = padding * (high - low if high > low else 1.0)
+    return np.linspace(low - room, high + room, number)
+
+
+def _first_column(values: np.ndarray) -> np.ndarray:
+    return values if values.ndim == 1 else values[:, 0]

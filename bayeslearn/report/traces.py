@@ -1,44 +1,46 @@
-"""Numbers of the charts of a run."""
+"""The charts of a run: its trace, its chains, and the posterior of its weights."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from bayeslearn.errors import ArgumentError
-from bayeslearn.report.thinning import TRACE, _figures, _least, _spread_out
+from bayeslearn.report.thinning import TRACE_POINTS, evenly_spaced, significant, smallest
 from bayeslearn.results import diagnostics
 from bayeslearn.results.plots.runs import leaf_widths
+from bayeslearn.results.posterior import Posterior
+from bayeslearn.tabular.json_values import JSON
+
+MAX_CHAINS = 8  # drawn
 
 
-def _trace(posterior: Any) -> dict[str, Any] | None:
-    """Course of the lower bound (of a point: the log-joint), or of the chains' log-density."""
-    trace = posterior.trace
+def trace(posterior: Posterior) -> JSON:
+    """The lower bound by step (of a point: the log-joint), or the log-density of the chains."""
+    values = posterior.trace
     for name in ("elbo", "log_joint", "objective"):
-        if f"eval_{name}" in trace:
-            steps = np.asarray(trace["eval_step"])
-            kept = _spread_out(len(steps), TRACE)
+        if f"eval_{name}" in values:
+            steps = np.asarray(values["eval_step"])
+            shown = evenly_spaced(len(steps), TRACE_POINTS)
             return {
                 "kind": "steps",
                 "label": name.replace("_", "-"),
-                "steps": steps[kept].tolist(),
-                "values": _figures(np.asarray(trace[f"eval_{name}"])[kept]),
+                "steps": steps[shown].tolist(),
+                "values": significant(np.asarray(values[f"eval_{name}"])[shown]),
                 "result": posterior.elbo if name == "elbo" else None,
             }
-    if posterior.draws is None or "log_density" not in trace:
+    if posterior.draws is None or "log_density" not in values:
         return None
-    values = np.atleast_2d(np.asarray(trace["log_density"]))
-    kept = _spread_out(values.shape[1], TRACE)
+    density = np.atleast_2d(np.asarray(values["log_density"]))
+    shown = evenly_spaced(density.shape[1], TRACE_POINTS)
     return {
         "kind": "chains",
         "label": "log-density",
-        "steps": (kept + 1).tolist(),
-        "values": [_figures(chain) for chain in values[:8, kept]],
+        "steps": (shown + 1).tolist(),
+        "values": [significant(chain) for chain in density[:MAX_CHAINS, shown]],
     }
 
 
-def _chains(posterior: Any) -> dict[str, Any] | None:
+def chains(posterior: Posterior) -> JSON:
     """R-hat and effective sample sizes of a sampler."""
     if posterior.draws is None:
         return None
@@ -46,7 +48,7 @@ def _chains(posterior: Any) -> dict[str, Any] | None:
         found = posterior.diagnostics()
     except (ArgumentError, ImportError) as error:
         return {"error": str(error)}
-    parts: dict[str, Any] = {}
+    parts: dict[str, JSON] = {}
     for what in ("predictions", "weights"):
         rhat, bulk, tail = (
             np.asarray(getattr(found, f"{name}_{what}"))
@@ -54,30 +56,29 @@ def _chains(posterior: Any) -> dict[str, Any] | None:
         )
         rhat = np.sort(rhat[np.isfinite(rhat)])
         parts[what] = {
-            "rhat": _figures(rhat[_spread_out(len(rhat), TRACE // 2)], 4),
-            "ess_bulk": _least(bulk),
-            "ess_tail": _least(tail),
+            "rhat": significant(rhat[evenly_spaced(len(rhat), TRACE_POINTS // 2)], 4),
+            "ess_bulk": smallest(bulk),
+            "ess_tail": smallest(tail),
         }
-    draws = posterior.family.num_draws
     return parts | {
         "rhat_log_density": found.rhat_log_density,
         "divergences": found.divergences,
         "warning": found.warning,
         "limit": diagnostics.MAX_RHAT,
         "chains": posterior.family.num_chains,
-        "draws": draws,
+        "draws": posterior.family.num_draws,
     }
 
 
-def _widths(posterior: Any) -> list[dict[str, Any]]:
-    """Quantiles of the weights' standard deviations by leaf; none for a point."""
+def widths(posterior: Posterior) -> list[JSON]:
+    """Quantiles of the weights' posterior standard deviations by leaf; none for a point."""
     return [
         {
             "name": name,
-            "weights": len(widths),
-            "quantiles": _figures(np.quantile(widths, [0.05, 0.25, 0.5, 0.75, 0.95]), 3),
+            "weights": len(stds),
+            "quantiles": significant(np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95]), 3),
             "prior": prior,
         }
-        for name, widths, prior in leaf_widths(posterior)
-        if len(widths)
+        for name, stds, prior in leaf_widths(posterior)
+        if len(stds)
     ]

@@ -1,9 +1,11 @@
-"""ArviZ."""
+"""A posterior in the form that ArviZ takes, and its pointwise log-likelihood."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,15 +13,12 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.families import Draws, Point
 from bayeslearn.precision import double_precision
+from bayeslearn.results.diagnostics import has_all_rows, row_counts
 
+if TYPE_CHECKING:
+    import xarray
 
-def arviz() -> Any:
-    """ArviZ, without its notice of future changes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import arviz as az
-    return az
-
+    from bayeslearn.results.posterior import Posterior
 
 # ArviZ's names for what our samplers report
 ARVIZ_NAMES = {
@@ -27,53 +26,125 @@ ARVIZ_NAMES = {
     "acceptance": "acceptance_rate",
     "num_gradients": "n_steps",
 }
+CHAIN_DRAW = ("chain", "draw")
+
+
+def arviz() -> ModuleType:
+    """ArviZ, imported without its warnings of future changes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz as az
+    return az
+
+
+class Pointwise(NamedTuple):
+    """Log-likelihood of the training rows under each draw.
+
+    Attributes:
+        terms: (chains, draws, rows).
+        y: observations (rows, ...), shaped as predictions are.
+        counts: how many equal rows each row stands for.
+    """
+
+    terms: np.ndarray
+    y: np.ndarray
+    counts: np.ndarray
+
+
+def chain_shape(posterior: Posterior, num_samples: int) -> tuple[int, int]:
+    """Chains, and draws of each: a sampler's own, otherwise one chain of `num_samples`."""
+    family = posterior.family
+    if isinstance(family, Draws):
+        return family.num_chains, family.num_draws // family.num_chains
+    return 1, 1 if isinstance(family, Point) else num_samples
 
 
 @double_precision
-def to_arviz(posterior: Any, *, num_samples: int = 1000, seed: int = 0) -> Any:
-    """InferenceData with posterior, log_likelihood, observed_data and sample_stats.
+def pointwise_log_likelihood(posterior: Posterior, num_samples: int, seed: int) -> Pointwise:
+    """The log-likelihood of each training row under each draw, in the order of the draws.
 
-    A sampler gives its own chains, other methods `num_samples` draws of q as one chain (a point
-    one). Variables carry the names of the leaves. sample_stats holds what a sampler said of each
-    draw, or the lower bound and its parts over the steps at which they were measured.
+    Rows of weight 0 are left out. Whole weights are counts of equal rows; otherwise a row's
+    log-likelihood is multiplied by its weight.
     """
-    family, target = posterior.family, posterior.target
-    if isinstance(family, Draws):
-        chains, num = family.num_chains, family.num_draws // family.num_chains
-    else:
-        chains, num = 1, 1 if isinstance(family, Point) else num_samples
-    draws = posterior.sample(jax.random.key(seed), chains * num)
+    x, y, weight = posterior.training_data()
+    if weight is not None:
+        is_used = weight > 0
+        x, y, weight = jax.tree.map(lambda leaf: leaf[is_used], (x, y, weight))
+    chains, num = chain_shape(posterior, num_samples)
+    predictive = posterior.predict(x, num_samples=chains * num, seed=seed)
+    terms = np.asarray(predictive.log_prob_by_draw(y)).reshape(chains, num, -1)
+    counts = row_counts(weight, len(y))
+    if counts is None:
+        terms, counts = terms * weight, np.ones(len(y), int)
+    return Pointwise(terms, np.asarray(predictive.align_y(y)), counts)
 
-    def by_chain(values: Any) -> np.ndarray:
-        return np.asarray(values).reshape(chains, num, *np.shape(values)[1:])
 
+@double_precision
+def to_arviz(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) -> Any:
+    """The groups posterior, log_likelihood, observed_data and sample_stats for ArviZ.
+
+    An InferenceData with ArviZ 0.x, an xarray DataTree with ArviZ 1.x. A sampler gives its chains,
+    other methods `num_samples` draws of q as one chain (a point: one). Variables have the names of
+    the parameters' leaves. A row of weight n is there n times; where weights are not whole numbers
+    log-likelihoods are multiplied by them. log_likelihood and observed_data need all training rows
+    and are left out without. sample_stats has a sampler's statistics of each draw, or the lower
+    bound and its parts by step.
+    """
     az = arviz()
-    weights = dict(zip(tree.leaf_names(draws), jax.tree.leaves(draws), strict=True))
-    groups = {"posterior": az.dict_to_dataset({n: by_chain(w) for n, w in weights.items()})}
-    if not target.is_density and len(target.data.y):  # a loaded posterior has no rows
-        y = np.asarray(target.data.y)
-        predictive = posterior.predict(target.data.x, num_samples=chains * num, seed=seed)
-        terms = {"y": by_chain(predictive.log_prob_by_draw(y))}
-        observed = {"y": predictive.align_y(y)}
-        rows = {"y": ["row"]}
-        columns = {"y": ["row", "column"][: observed["y"].ndim]}
-        groups["log_likelihood"] = az.dict_to_dataset(terms, dims=rows)
-        groups["observed_data"] = az.dict_to_dataset(observed, dims=columns, default_dims=[])
-    stats, steps = posterior.trace, posterior.trace.get("eval_step")
-    if steps is not None:
-        found = {n.removeprefix("eval_"): v for n, v in stats.items() if n.startswith("eval_")}
-        del found["step"]
-        groups["sample_stats"] = az.dict_to_dataset(
-            found, dims={n: ["step"] for n in found}, coords={"step": steps}, default_dims=[]
-        )
-    elif stats:
-        told = {n: v for n, v in stats.items() if not n.startswith("warmup_")}
-        groups["sample_stats"] = az.dict_to_dataset(
-            {
-                ARVIZ_NAMES.get(n, n): v.astype(bool) if n == "diverging" else v
-                for n, v in told.items()
-            }
-        )
-    return az.InferenceData(
-        attrs={"algorithm": posterior.algorithm.name, "stopped": posterior.stopped}, **groups
-    )
+    family = posterior.family
+    shape = chain_shape(posterior, num_samples)
+    if isinstance(family, Draws):
+        draws = family.flat()
+    else:
+        draws = family.sample(jax.random.key(seed), shape[0] * shape[1])
+    weights = {
+        name: np.asarray(leaf).reshape(*shape, *np.shape(leaf)[1:])
+        for name, leaf in zip(tree.leaf_names(draws), jax.tree.leaves(draws), strict=True)
+    }
+    groups = {"posterior": _dataset(weights, CHAIN_DRAW)}
+    if has_all_rows(posterior.target):
+        terms, y, counts = pointwise_log_likelihood(posterior, num_samples, seed)
+        terms, y = np.repeat(terms, counts, axis=-1), np.repeat(y, counts, axis=0)
+        groups["log_likelihood"] = _dataset({"y": terms}, (*CHAIN_DRAW, "row"))
+        groups["observed_data"] = _dataset({"y": y}, ("row", "column"))
+    if posterior.trace:
+        groups["sample_stats"] = _sample_stats(posterior.trace)
+    attrs = {"algorithm": posterior.algorithm.name, "stopped": posterior.stopped}
+    if int(az.__version__.partition(".")[0]) < 1:
+        return az.InferenceData(attrs=attrs, **groups)
+    import xarray
+
+    data = xarray.DataTree.from_dict(groups)
+    data.attrs = attrs
+    return data
+
+
+def _sample_stats(trace: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """Statistics of each draw, or of each evaluation of the lower bound."""
+    if "eval_step" in trace:
+        stats = {n.removeprefix("eval_"): v for n, v in trace.items() if n.startswith("eval_")}
+        return _dataset(stats, ("step",))
+    stats = {ARVIZ_NAMES.get(n, n): v for n, v in trace.items() if not n.startswith("warmup_")}
+    if "diverging" in stats:
+        stats["diverging"] = stats["diverging"].astype(bool)
+    return _dataset(stats, CHAIN_DRAW)
+
+
+def _dataset(variables: Mapping[str, np.ndarray], dims: tuple[str, ...]) -> xarray.Dataset:
+    """Arrays as a Dataset: first axes named by `dims`, further ones `<variable>_dim_<number>`.
+
+    A variable that has the name of an axis is its coordinate; other coordinates count from 0.
+    """
+    import xarray
+
+    named: dict[str, tuple[list[str], np.ndarray]] = {}
+    coords: dict[str, np.ndarray] = {}
+    for name, values in variables.items():
+        values = np.asarray(values)
+        own = [f"{name}_dim_{i}" for i in range(values.ndim - len(dims))]
+        axes = [*dims[: values.ndim], *own]
+        coords |= {axis: np.arange(size) for axis, size in zip(axes, values.shape, strict=True)}
+        named[name] = (axes, values)
+    coords |= {name: values for name, (axes, values) in named.items() if axes == [name]}
+    named = {name: found for name, found in named.items() if name not in coords}
+    return xarray.Dataset(named, coords)

@@ -7,45 +7,54 @@ gives one number, averaged over rows (and columns of y). A check takes a model o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bayeslearn.data.rows import Data
 from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
 from bayeslearn.families import Point
+from bayeslearn.models.model import Model
 from bayeslearn.precision import double_precision
-from bayeslearn.results import arviz, diagnostics
+from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.results import diagnostics
+from bayeslearn.results.arviz import pointwise_log_likelihood
 from bayeslearn.results.predictive import Predictive
+from bayeslearn.results.psis import LOO, psis_loo
+from bayeslearn.tree import Array, PyTree
+
+if TYPE_CHECKING:
+    from bayeslearn.results.posterior import Posterior
 
 CRPS_TAIL = 1e-5  # left out of the integral on either side
 CRPS_NODES = 48  # of Gauss-Legendre quadrature, on either side of y
-CRPS_COUNTS = 256  # most whole numbers looked at on either side of a count
+CRPS_COUNTS = 256  # most whole numbers evaluated on either side of a count
 
 
 # Regression
 
 
-def rmse(predictive: Predictive, y: Any) -> float:
+def rmse(predictive: PredictiveBase, y: Any) -> float:
     """Root mean squared error of the predictive mean."""
     _need(predictive, "regression", "rmse")
     return float(np.sqrt(np.mean((predictive.mean - predictive.align_y(y)) ** 2)))
 
 
-def coverage(predictive: Predictive, y: Any, level: float = 0.9) -> float:
+def coverage(predictive: PredictiveBase, y: Any, level: float = 0.9) -> float:
     """Share of observations inside the central interval of that level."""
     lower, upper = predictive.interval(level)
     y = predictive.align_y(y)
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
-def interval_width(predictive: Predictive, level: float = 0.9) -> float:
+def interval_width(predictive: PredictiveBase, level: float = 0.9) -> float:
     """Mean width of the central interval of that level: how much its coverage costs."""
     lower, upper = predictive.interval(level)
     return float(np.mean(upper - lower))
 
 
-def crps(predictive: Predictive, y: Any) -> float:
+def crps(predictive: PredictiveBase, y: Any) -> float:
     """Continuous ranked probability score, in the units of y (lower is better).
 
     The integral of (F(z) - [z >= y])^2, F being the distribution function of a new observation:
@@ -57,8 +66,8 @@ def crps(predictive: Predictive, y: Any) -> float:
     middle = np.clip(y, low, high)
     total = np.abs(y - middle)  # F is 0 or 1 there
     for start, width, is_above in ((low, middle - low, 0.0), (middle, high - middle, 1.0)):
-        place = _counts if predictive.is_discrete else _nodes
-        nodes = list(place(width))
+        quadrature = _counts if predictive.is_discrete else _nodes
+        nodes = list(quadrature(width))
         values = predictive.cdfs([start + offset for offset, _ in nodes]) if nodes else []
         for (_, weight), value in zip(nodes, values, strict=True):
             total += weight * (value - is_above) ** 2
@@ -66,7 +75,7 @@ def crps(predictive: Predictive, y: Any) -> float:
 
 
 def _nodes(width: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Places and weights of Gauss-Legendre quadrature from 0 to each width."""
+    """Nodes and weights of Gauss-Legendre quadrature from 0 to each width."""
     nodes, weights = np.polynomial.legendre.leggauss(CRPS_NODES)
     for node, weight in zip(nodes, weights, strict=True):
         yield 0.5 * (1.0 + node) * width, 0.5 * weight * width
@@ -77,11 +86,11 @@ def _counts(width: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     longest = int(np.max(width))
     stride = -(-longest // CRPS_COUNTS) // 2 * 2 + 1  # odd, so that its middle is whole
     for begin in range(0, longest, stride):
-        held = np.clip(width - begin, 0, stride)
-        yield np.where(held > 0, begin + np.maximum(held - 1, 0) // 2, 0.0), held
+        count = np.clip(width - begin, 0, stride)
+        yield np.where(count > 0, begin + np.maximum(count - 1, 0) // 2, 0.0), count
 
 
-def pit(predictive: Predictive, y: Any, seed: int = 0) -> np.ndarray:
+def pit(predictive: PredictiveBase, y: Any, seed: int = 0) -> np.ndarray:
     """Probability integral transform: uniform on [0, 1] if the predictive is calibrated.
 
     Shaped like y. A count's is drawn evenly from the step of the distribution function at y, which
@@ -99,29 +108,29 @@ def pit(predictive: Predictive, y: Any, seed: int = 0) -> np.ndarray:
 # Both kinds
 
 
-def log_likelihood(predictive: Predictive, y: Any) -> float:
+def log_likelihood(predictive: PredictiveBase, y: Any) -> float:
     """Mean log predictive density per row (higher is better)."""
     return float(np.mean(predictive.log_prob(y)))
 
 
-def nll(predictive: Predictive, y: Any) -> float:
+def nll(predictive: PredictiveBase, y: Any) -> float:
     """Mean negative log predictive density per row (lower is better)."""
     return -log_likelihood(predictive, y)
 
 
 class Selective(NamedTuple):
-    """The error on the surest rows: `risk[i]` on the share `kept[i]` of all rows."""
+    """The error on the most certain rows: `risk[i]` on the share `kept[i]` of all rows."""
 
     kept: np.ndarray
     risk: np.ndarray
     area: float  # under the curve: the mean risk
 
 
-def selective(predictive: Predictive, y: Any, by: str = "total") -> Selective:
-    """Error when only the surest rows are answered: RMSE, or the share of wrong classes.
+def selective(predictive: PredictiveBase, y: Any, by: str = "total") -> Selective:
+    """Error when only the most certain rows are predicted: RMSE, or the share of wrong classes.
 
-    `by` names the doubt that sorts the rows: "total", "epistemic" or "aleatoric". Of several
-    columns the doubts are added and the squared errors averaged.
+    `by` names the uncertainty by which rows are sorted: "total", "epistemic" or "aleatoric". Of
+    several columns uncertainties are added and squared errors averaged.
     """
     choices = ("total", "epistemic", "aleatoric")
     if by not in choices:
@@ -142,12 +151,12 @@ def selective(predictive: Predictive, y: Any, by: str = "total") -> Selective:
 # Classification
 
 
-def accuracy(predictive: Predictive, y: Any) -> float:
+def accuracy(predictive: PredictiveBase, y: Any) -> float:
     """Share of rows whose most probable class is the observed one."""
     return float(np.mean(_probs(predictive).argmax(axis=1) == predictive.align_y(y)))
 
 
-def brier(predictive: Predictive, y: Any) -> float:
+def brier(predictive: PredictiveBase, y: Any) -> float:
     """Squared distance of the class probabilities from the truth, summed over classes: 0 to 2.
 
     With two classes it is twice the squared error of the one probability.
@@ -172,26 +181,26 @@ class Reliability(NamedTuple):
         return float(np.sum(self.rows * gap) / np.sum(self.rows))
 
 
-def reliability(predictive: Predictive, y: Any, num_bins: int = 10) -> Reliability:
-    """How often the predicted class was right, by how probable it was said to be."""
+def reliability(predictive: PredictiveBase, y: Any, num_bins: int = 10) -> Reliability:
+    """How often the predicted class was right, by its predicted probability."""
     probs = _probs(predictive)
-    is_right = probs.argmax(axis=1) == predictive.align_y(y)
-    return gathered(probs.max(axis=1), is_right, num_bins)
+    is_correct = probs.argmax(axis=1) == predictive.align_y(y)
+    return gathered(probs.max(axis=1), is_correct, num_bins)
 
 
-def gathered(confidence: np.ndarray, is_right: np.ndarray, num_bins: int = 10) -> Reliability:
+def gathered(confidence: np.ndarray, is_correct: np.ndarray, num_bins: int = 10) -> Reliability:
     """The same of rows given by their largest probability and whether that class was observed."""
     check_whole("num_bins", num_bins, least=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, num_bins - 1)
     rows = np.bincount(index, minlength=num_bins)
-    sums = (np.bincount(index, weights=w, minlength=num_bins) for w in (confidence, is_right))
+    sums = (np.bincount(index, weights=w, minlength=num_bins) for w in (confidence, is_correct))
     with np.errstate(invalid="ignore"):
         mean_confidence, share_right = (total / rows for total in sums)
     return Reliability(edges, mean_confidence, share_right, rows)
 
 
-def ece(predictive: Predictive, y: Any, num_bins: int = 10) -> float:
+def ece(predictive: PredictiveBase, y: Any, num_bins: int = 10) -> float:
     """Expected calibration error of the predicted class; biased upwards where rows are few."""
     return reliability(predictive, y, num_bins).error
 
@@ -199,33 +208,34 @@ def ece(predictive: Predictive, y: Any, num_bins: int = 10) -> float:
 # Two predictives
 
 
-def auroc(inside: Predictive, outside: Predictive) -> float:
-    """How well `epistemic` tells rows outside the training distribution from rows inside it.
+def auroc(inside: PredictiveBase, outside: PredictiveBase) -> float:
+    """How well `epistemic` separates rows outside the training distribution from rows inside it.
 
-    The chance that a row of `outside` is in more doubt than one of `inside` (needs scikit-learn).
+    The probability that a row of `outside` is more uncertain than one of `inside` (needs
+    scikit-learn).
     """
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(*_told_apart(inside, outside)))
+    return float(roc_auc_score(*_labelled_scores(inside, outside)))
 
 
-def aupr(inside: Predictive, outside: Predictive) -> float:
+def aupr(inside: PredictiveBase, outside: PredictiveBase) -> float:
     """Average precision of finding the rows of `outside` by `epistemic` (needs scikit-learn).
 
     By chance it is their share among all rows.
     """
     from sklearn.metrics import average_precision_score
 
-    return float(average_precision_score(*_told_apart(inside, outside)))
+    return float(average_precision_score(*_labelled_scores(inside, outside)))
 
 
-def agreement(predictive: Predictive, other: Predictive) -> float:
+def agreement(predictive: PredictiveBase, other: PredictiveBase) -> float:
     """Share of rows for which both name the same class."""
     one, two = _both_probs(predictive, other)
     return float(np.mean(one.argmax(axis=1) == two.argmax(axis=1)))
 
 
-def total_variation(predictive: Predictive, other: Predictive) -> float:
+def total_variation(predictive: PredictiveBase, other: PredictiveBase) -> float:
     """Mean over rows of half the summed distance of the class probabilities: 0 to 1."""
     one, two = _both_probs(predictive, other)
     return float(np.mean(0.5 * np.sum(np.abs(one - two), axis=1)))
@@ -247,23 +257,32 @@ Statistic = Callable[[np.ndarray], Any]
 
 
 def posterior_predictive_check(
-    posterior: Any, statistic: Statistic = np.std, *, num_samples: int = 1000, seed: int = 0
+    posterior: Posterior, statistic: Statistic = np.std, *, num_samples: int = 1000, seed: int = 0
 ) -> PredictiveCheck:
     """Would the fitted model make data like those it was fitted to?
 
-    `statistic` is a function of all of y, shaped as it was fitted, to one number; it should look
-    at what the model might miss (`np.max`, a share of zeros, a skewness). The check looks twice
-    at the same data, so p-values gather around 1/2.
+    `statistic` is a function of all of y, shaped as it was fitted, to one number; it should measure
+    what the model might miss (`np.max`, a share of zeros, a skewness). The same data are used to
+    fit and to check, so p-values concentrate around 1/2. A row of weight n is there n times.
     """
-    data = diagnostics.all_rows(posterior)
-    predictive = posterior.predict(data.x)
-    return _check(predictive, np.asarray(data.y), statistic, num_samples, seed)
+    x, y = _repeated(*posterior.training_data())
+    predictive = posterior.predict(x, seed=seed)
+    key = jax.random.fold_in(jax.random.key(seed), 1)  # `predict` has used the key itself
+    return _check(predictive, y, statistic, num_samples, key)
+
+
+def _repeated(x: PyTree, y: np.ndarray, weight: np.ndarray | None) -> tuple[PyTree, np.ndarray]:
+    """Rows, each as often as its weight says."""
+    counts = diagnostics.row_counts(weight, len(y))
+    if counts is None:
+        refuse("weight", weight, "hold whole numbers, to say how many rows each row stands for")
+    return jax.tree.map(lambda leaf: np.repeat(leaf, counts, axis=0), (x, y))
 
 
 @double_precision
 def prior_predictive_check(
-    model: Any,
-    data: tuple[Any, Any],
+    model: Model,
+    data: Data,
     statistic: Statistic = np.std,
     *,
     num_samples: int = 1000,
@@ -271,19 +290,23 @@ def prior_predictive_check(
 ) -> PredictiveCheck:
     """Would the model make data like these before it has seen any? `statistic` as above.
 
-    A prior is not meant to be right: only a p-value of exactly 0 or 1 is a reason to worry.
+    A prior need not be right: only a p-value of exactly 0 or 1 is a problem.
     """
-    key_bind, key_draws = jax.random.split(jax.random.key(seed))
+    key_bind, key_draws, key_check = jax.random.split(jax.random.key(seed), 3)
     target, params = model.bind(data, key_bind)
     diagnostics.check_generative(target)
+    prior, rows = target.prior, target.data
+    assert prior is not None
+    assert rows is not None
     keys = jax.random.split(key_draws, num_samples)
-    draws = jax.vmap(lambda key: target.prior.sample(key, params))(keys)
-    predictive = Predictive(target, draws, target.data.x)
-    return _check(predictive, np.asarray(data[1]), statistic, num_samples, seed)
+    draws = jax.vmap(lambda key: prior.sample(key, params))(keys)
+    weight = None if rows.weight is None else np.asarray(rows.weight)
+    x, y = _repeated(rows.x, np.asarray(data[1]), weight)
+    return _check(Predictive(target, draws, x), y, statistic, num_samples, key_check)
 
 
 def _check(
-    predictive: Any, y: np.ndarray, statistic: Statistic, num_samples: int, seed: int
+    predictive: PredictiveBase, y: np.ndarray, statistic: Statistic, num_samples: int, key: Array
 ) -> PredictiveCheck:
     check_whole("num_samples", num_samples, least=1)
     if not callable(statistic):
@@ -292,18 +315,19 @@ def _check(
     if observed.ndim:
         must = "return one number"
         refuse("statistic", Shown(f"one that returns shape {observed.shape}"), must)
-    made = predictive.sample(seed, num_samples)
+    made = predictive.sample(key, num_samples)
     replicated = np.array([statistic(sample) for sample in made], np.float64)
     p_value = np.mean(replicated > observed) + 0.5 * np.mean(replicated == observed)
     return PredictiveCheck(float(observed), replicated, float(p_value))
 
 
-def loo(posterior: Any, *, num_samples: int = 1000, seed: int = 0) -> Any:
-    """Leave-one-out predictive density of the training rows without refitting: ArviZ's PSIS-LOO.
+def loo(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) -> LOO:
+    """Leave-one-out cross-validation over the training rows without refitting (PSIS-LOO).
 
-    `elpd_loo`, its standard error `se`, and `pareto_k` of each row; above 0.7 a row's value is not
-    to be trusted. Of a variational posterior it is the estimate that takes q for the posterior,
-    from `num_samples` draws; of a sampler all draws are used.
+    `elpd_loo`, its standard error `se`, and `pareto_k` of each row; above 0.7 a row's value is
+    unreliable. All draws of a sampler are used. For a variational posterior q is taken for the
+    posterior, with `num_samples` draws. A row of weight n counts as n rows, of which one is left
+    out; where weights are not whole numbers a row is left out with its whole weight.
     """
     diagnostics.all_rows(posterior)
     if isinstance(posterior.family, Point):
@@ -311,31 +335,31 @@ def loo(posterior: Any, *, num_samples: int = 1000, seed: int = 0) -> Any:
             f"{posterior.algorithm.name} leaves a single point: leaving a row out would change"
             " nothing. Use laplace, a variational method or a sampler."
         )
-    data = arviz.to_arviz(posterior, num_samples=num_samples, seed=seed)
-    values = data.log_likelihood["y"].to_numpy()
-    chains, draws, rows = values.shape
-    worth = 1.0
-    if posterior.draws is not None:  # chains: their draws are worth less than independent ones
-        chosen = np.linspace(0, rows - 1, min(rows, diagnostics.ROWS)).astype(int)
-        bulk = diagnostics.convergence(values[:, :, chosen])[1]
+    terms, _, counts = pointwise_log_likelihood(posterior, num_samples, seed)
+    chains, draws, _ = terms.shape
+    efficiency = 1.0
+    if posterior.draws is not None:  # draws of chains are dependent
+        rows = np.repeat(np.arange(len(counts)), counts)
+        chosen = np.linspace(0, len(rows) - 1, min(len(rows), diagnostics.ROWS)).astype(int)
+        bulk = diagnostics.convergence(terms[:, :, rows[chosen]], has_tail=False)[1]
         if not np.all(np.isnan(bulk)):
-            worth = min(1.0, float(np.nanmean(bulk)) / (chains * draws))
-    return arviz.arviz().loo(data, pointwise=True, var_name="y", reff=worth)
+            efficiency = min(1.0, float(np.nanmean(bulk)) / (chains * draws))
+    return psis_loo(terms, efficiency, counts)
 
 
-def _need(predictive: Any, kind: str, what: str) -> None:
+def _need(predictive: PredictiveBase, kind: str, what: str) -> None:
     if predictive.kind != kind:
         raise ArgumentError(
             f"`{what}` needs a {kind} model; this predictive is for {predictive.kind}."
         )
 
 
-def _probs(predictive: Any) -> np.ndarray:
+def _probs(predictive: PredictiveBase) -> np.ndarray:
     _need(predictive, "classification", "a score of class probabilities")
     return predictive.probs
 
 
-def _both_probs(predictive: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
+def _both_probs(predictive: PredictiveBase, other: PredictiveBase) -> tuple[np.ndarray, np.ndarray]:
     one, two = _probs(predictive), _probs(other)
     if one.shape != two.shape:
         refuse("other", Shown(f"probabilities {two.shape}"), f"be at the same rows {one.shape}")
@@ -347,7 +371,9 @@ def _rows(values: np.ndarray, over: Callable[..., Any]) -> np.ndarray:
     return values if values.ndim == 1 else over(values, axis=1)
 
 
-def _told_apart(inside: Any, outside: Any) -> tuple[np.ndarray, np.ndarray]:
+def _labelled_scores(
+    inside: PredictiveBase, outside: PredictiveBase
+) -> tuple[np.ndarray, np.ndarray]:
     scores = [_rows(predictive.epistemic, np.sum) for predictive in (inside, outside)]
     labels = np.repeat([0, 1], [len(part) for part in scores])
     return labels, np.concatenate(scores)

@@ -18,8 +18,8 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data, check_inputs
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.distributed.mesh import Layout
-from bayeslearn.errors import ArgumentError, check_whole, refuse
-from bayeslearn.families import Draws, Point
+from bayeslearn.errors import ArgumentError, StorageError, check_whole, refuse
+from bayeslearn.families import Draws, Mixture, Point
 from bayeslearn.families.base import ClosedForm
 from bayeslearn.inference.options import Devices, Phase, to_layout
 from bayeslearn.inference.run import RunResult
@@ -131,6 +131,8 @@ class Posterior:
             return self.family.predictive(self.target, self.target.batch((x, np.zeros(1))).x)
         if isinstance(self.family, Point):
             num_samples = 1
+        elif isinstance(self.family, Mixture) and self.family.is_of_points:
+            num_samples = self.family.num_members
         elif num_samples is None:
             is_draws = isinstance(self.family, Draws)
             num_samples = (
@@ -258,7 +260,16 @@ class Posterior:
 
     @classmethod
     def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
-        """The inverse of `stored_fields`."""
+        """The inverse of `stored_fields`; what does not make a posterior is a `StorageError`."""
+        try:
+            return cls._from_stored_fields(fields)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise StorageError(
+                f"The file cannot be loaded: its description does not make a posterior ({error})."
+            ) from error
+
+    @classmethod
+    def _from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
         phases = tuple(Phase(**phase) for phase in fields["phases"])
         stored = fields["scaling"]
         scaling = None
@@ -267,18 +278,17 @@ class Posterior:
         return cls(**fields | {"phases": phases, "scaling": scaling})
 
     def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
-        """ArviZ's InferenceData: draws, pointwise log-likelihood, data and the story of the run.
+        """Draws, pointwise log-likelihood, data and statistics of the run, for ArviZ.
+
+        An InferenceData with ArviZ 0.x, a DataTree with 1.x.
 
         A sampler gives all its draws, other methods `num_samples` of q as one chain.
         """
         return to_arviz(self, num_samples=num_samples, seed=seed)
 
     def warn_if_not_mixed(self) -> None:
-        """Warn in plain language if the chains have not mixed (needs ArviZ)."""
-        try:
-            warning = not_mixed(self)
-        except ImportError:
-            return
+        """Warn if the chains have not mixed."""
+        warning = not_mixed(self)
         if warning:
             warnings.warn(warning, MixingWarning, stacklevel=4)
 

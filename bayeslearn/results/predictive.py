@@ -27,24 +27,24 @@ from bayeslearn.precision import double_precision
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.streaming import (
     SAMPLES,
-    _cdfs,
-    _class_covariance,
-    _class_summary,
-    _covariance,
-    _log_prob,
-    _log_terms,
-    _moments,
-    _quantiles,
-    _sample,
-    _sampled_cdfs,
-    _sampled_quantiles,
+    class_covariance,
+    class_summary,
+    log_prob_terms,
+    mixture_cdfs,
+    mixture_covariance,
+    mixture_log_prob,
+    mixture_moments,
+    mixture_quantiles,
+    sample_observations,
+    sampled_cdfs,
+    sampled_quantiles,
 )
 from bayeslearn.tree import Array, PyTree
 
 ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
 FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
 FILL_DEVICE = 2**16  # elsewhere what fills the device
-CELLS = 2**21  # draws x rows held at once, where all draws of a row are needed together
+CELLS = 2**21  # draws x rows in memory at once, where all draws of a row are needed together
 
 
 class Predictive(PredictiveBase):
@@ -60,13 +60,13 @@ class Predictive(PredictiveBase):
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
         self.is_discrete: bool = target.likelihood.is_discrete
-        self._by_samples = self.kind == "regression" and not hasattr(target.likelihood, "cdf")
+        self._by_samples = self.kind == "regression" and not target.likelihood.has_cdf
 
     # Moments and probabilities
 
     @cached_property
     def _summary(self) -> dict[str, np.ndarray]:
-        return self._by_rows(_moments if self.kind == "regression" else _class_summary)
+        return self._by_rows(mixture_moments if self.kind == "regression" else class_summary)
 
     @property
     def mean(self) -> np.ndarray:
@@ -92,7 +92,7 @@ class Predictive(PredictiveBase):
 
     def covariance(self) -> np.ndarray:
         """Covariance of a new observation's columns (classes): (rows, columns, columns)."""
-        return self._by_rows(_covariance if self.kind == "regression" else _class_covariance)
+        return self._by_rows(mixture_covariance if self.kind == "regression" else class_covariance)
 
     # The whole distribution
 
@@ -104,19 +104,21 @@ class Predictive(PredictiveBase):
     @double_precision
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
-        return self._by_rows(_log_prob, self._observed(y))
+        return self._by_rows(mixture_log_prob, self._observed(y))
 
     @double_precision
     def log_prob_by_draw(self, y: Any) -> np.ndarray:
         """log p(y) of each row under each draw of the weights: (draws, rows)."""
-        return self._by_rows(_log_terms, self._observed(y), held=self.num_samples).T
+        return self._by_rows(log_prob_terms, self._observed(y), per_row=self.num_samples).T
 
     def quantiles(self, qs: Sequence[float]) -> list[np.ndarray]:
         """Several quantiles of a new observation, for which the network is evaluated once."""
         if self.kind != "regression":
             self.not_available("quantile and interval", "regression")
-        function = _sampled_quantiles if self._by_samples else _quantiles
-        values = self._by_rows(partial(function, np.asarray(qs, np.float64)), held=self._num_held)
+        function = sampled_quantiles if self._by_samples else mixture_quantiles
+        values = self._by_rows(
+            partial(function, np.asarray(qs, np.float64)), per_row=self._values_per_row
+        )
         return [self._like_y(values[:, place]) for place in range(len(qs))]
 
     @double_precision
@@ -124,9 +126,9 @@ class Predictive(PredictiveBase):
         """`cdf` at several y of each row, for which the network is evaluated once."""
         if self.kind != "regression":
             self.not_available("cdf", "regression")
-        function = _sampled_cdfs if self._by_samples else _cdfs
+        function = sampled_cdfs if self._by_samples else mixture_cdfs
         stacked = jnp.stack([self._observed(y) for y in points], axis=1)
-        values = self._by_rows(function, stacked, held=self._num_held)
+        values = self._by_rows(function, stacked, per_row=self._values_per_row)
         return [self._like_y(values[:, place]) for place in range(len(points))]
 
     @double_precision
@@ -136,9 +138,9 @@ class Predictive(PredictiveBase):
         key_draw, key_noise = jax.random.split(key)
         chosen = jax.random.randint(key_draw, (num,), 0, self.num_samples)
         parts = []
-        for index, (rows, x) in enumerate(self._chunks(held=num)):
+        for index, (rows, x) in enumerate(self._chunks(per_row=num)):
             key = jax.random.fold_in(key_noise, index)
-            values = _sample(
+            values = sample_observations(
                 self._target, self._draws, x, chosen, key, at_once=self._at_once(x, num)
             )
             parts.append(np.asarray(gather_to_host(values))[:, :rows])
@@ -158,14 +160,14 @@ class Predictive(PredictiveBase):
         return self._target.batch((self._x, self._check_y(y))).y
 
     @property
-    def _num_held(self) -> int:
+    def _values_per_row(self) -> int:
         """Values of a row that its quantiles need together."""
         return max(self.num_samples, SAMPLES if self._by_samples else 1)
 
-    def _chunks(self, *more: Array, held: int = 1):
+    def _chunks(self, *more: Array, per_row: int = 1):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
-        size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // held))
+        size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // per_row))
         size *= 1 if self._layout is None else self._layout.num_shards
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
@@ -179,10 +181,10 @@ class Predictive(PredictiveBase):
         return max(1, min(num, fill // len(jax.tree.leaves(x)[0])))
 
     @double_precision
-    def _by_rows(self, function: Callable[..., Any], *more: Array, held: int = 1) -> Any:
+    def _by_rows(self, function: Callable[..., Any], *more: Array, per_row: int = 1) -> Any:
         jitted = _jitted(function)
         parts = []
-        for rows, x, *arrays in self._chunks(*more, held=held):
+        for rows, x, *arrays in self._chunks(*more, per_row=per_row):
             at_once = self._at_once(x, self.num_samples)
             values = jitted(self._target, self._draws, x, *arrays, at_once=at_once)
             parts.append(jax.tree.map(lambda a, n=rows: np.asarray(a)[:n], gather_to_host(values)))

@@ -10,15 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import refuse
+from bayeslearn.families import Draws
 from bayeslearn.inference.api import fit
+from bayeslearn.models.model import Model
+from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
 from bayeslearn.results.diagnostics import check_generative
-from bayeslearn.tree import PyTree
+from bayeslearn.results.posterior import Posterior
+from bayeslearn.tree import Array, PyTree
 
 
 class Calibration(NamedTuple):
-    """Result of simulation-based calibration; `ranks` lie in 0..num_samples."""
+    """Result of simulation-based calibration; `ranks` are from 0 to num_samples."""
 
     ranks: np.ndarray  # (data sets, quantities)
     num_samples: int
@@ -27,9 +32,9 @@ class Calibration(NamedTuple):
 
 @double_precision
 def simulation_based_calibration(
-    model: Any,
-    algorithm: Any,
-    data: tuple[Any, Any],
+    model: Model,
+    algorithm: Algorithm | str,
+    data: tuple[PyTree, Any],
     *,
     num_datasets: int,
     seed: int,
@@ -37,32 +42,56 @@ def simulation_based_calibration(
     num_bins: int = 10,
     **fit_options: Any,
 ) -> Calibration:
-    """Ranks of true weights among posterior draws, over data sets made by the model itself.
+    """Simulation-based calibration of an inference algorithm (Talts et al. 2018).
 
-    True weights are drawn from the prior, observations from the likelihood at `data`'s inputs,
-    and the posterior is inferred from them. If the inference is right every rank is equally
-    likely (Talts et al. 2018). `data`'s observations only fix shapes and the noise prior.
+    For each of `num_datasets` simulated data sets, weights are drawn from the prior and
+    observations from the likelihood at `data`'s inputs, and the posterior is inferred. If the
+    inference is exact, the rank of a true weight among `num_samples` posterior draws is uniformly
+    distributed. `data`'s observations only fix shapes and the noise prior.
+
+    Args:
+        model: a `Model` whose parameters all have a prior.
+        algorithm: an algorithm such as `bl.HMC()`, or its name.
+        data: (x, y).
+        num_datasets: number of simulated data sets.
+        seed: a whole number; the same seed gives the same ranks.
+        num_samples: posterior draws among which a weight is ranked. A sampler's should be nearly
+            independent (thinned).
+        num_bins: bins of the chi-square test.
+        fit_options: further arguments of `fit`.
     """
     if num_datasets < num_bins:
         refuse("num_datasets", num_datasets, f"be at least num_bins ({num_bins})")
-    root = jax.random.key(seed)
-    target, params = model.bind(data, root)
+    key_bind, key_datasets = jax.random.split(jax.random.key(seed))
+    target, params = model.bind(data, key_bind)
     check_generative(target)
     ranks = []
     for index in range(num_datasets):
-        truth, simulated = _simulate(target, params, jax.random.fold_in(root, index))
+        key_data, key_fit, key_draws = jax.random.split(jax.random.fold_in(key_datasets, index), 3)
+        truth, simulated = _simulate(target, params, key_data)
+        fit_seed = int(jax.random.randint(key_fit, (), 0, np.iinfo(np.int32).max))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            posterior = fit(simulated, algorithm, seed=seed + index, init=params, **fit_options)
-        draws = posterior.sample(jax.random.fold_in(root, index), num_samples)
-        below = jax.vmap(tree.ravel)(draws) < tree.ravel(truth)
+            posterior = fit(simulated, algorithm, seed=fit_seed, init=params, **fit_options)
+        below = jax.vmap(tree.ravel)(_draws(posterior, key_draws, num_samples)) < tree.ravel(truth)
         ranks.append(np.asarray(jnp.sum(below, axis=0)))
     table = np.stack(ranks)
     return Calibration(table, num_samples, _uniformity(table, num_samples, num_bins))
 
 
+def _draws(posterior: Posterior, key: Array, num: int) -> PyTree:
+    """Draws of the posterior, without repeats where a sampler has enough of them."""
+    family = posterior.family
+    if isinstance(family, Draws) and num <= family.num_draws:
+        return family.thinned(num)
+    return posterior.sample(key, num)
+
+
 @jax.jit
-def _simulate(target: Any, params: PyTree, key: Any) -> tuple[PyTree, Any]:
+def _simulate(target: Target, params: PyTree, key: Array) -> tuple[PyTree, Target]:
+    """True parameters, and the target with observations simulated from them."""
+    assert target.prior is not None
+    assert target.data is not None
     key_truth, key_y = jax.random.split(key)
     truth = target.prior.sample(key_truth, params)
     outputs = target.outputs(truth, target.data.x)

@@ -11,8 +11,8 @@ likelihood learned from the first y (number of classes, columns) stays as it was
                    a rerun on all data if `history` is given; else a rerun from a Gaussian with the
                    draws' mean and (shrunken, or low-rank) covariance
     another q      becomes the independent Gaussian with its means and variances; what does not
-                   vary (biases under dropout) keeps the spread of the prior before
-    a point        has no spread to go on from, and is refused
+                   vary (biases under dropout) keeps the scale of the prior before
+    a point        has no uncertainty to start from, and is refused
 
 A mean-field q forgets correlations, so that its mean drifts with the number of updates and depends
 on the order of the data; a full or block covariance does so far less.
@@ -42,7 +42,7 @@ from bayeslearn.models.priors.correlated import LowRankPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.target import Target, check_like_training
 from bayeslearn.precision import double_precision
-from bayeslearn.results.arviz import arviz
+from bayeslearn.results.psis import psis
 from bayeslearn.tree import Array, PyTree
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def update(
         refuse(
             "posterior",
             Shown(f"a point by {posterior.algorithm.name}"),
-            "have a spread, to be the prior of new data",
+            "have uncertainty, to be the prior of new data",
             "Fit with bl.Laplace() or bl.VOGN() instead.",
         )
     batch = _rows(target, new_data, "new_data")
@@ -144,7 +144,7 @@ def _as_prior(posterior: Posterior, algorithm: Algorithm) -> tuple[Any, str]:
         return family.to_prior(), f"The prior is the q that {before} left."
     return _moments(posterior), (
         f"The prior has the mean and variance that {before} left for each weight, without"
-        " correlations; a weight without a spread has that of the first prior."
+        " correlations; a weight without variance has that of the first prior."
     )
 
 
@@ -181,7 +181,7 @@ def _update_draws(
             # A loaded posterior has no rows to join; it goes on without.
             data = _joined(target.data, batch) if len(target.data.y) else target.data
             everything = _renewed(target, target.prior, data, draws.mean)
-            num_data = target.num_data + len(batch.y)
+            num_data = target.num_data + jnp.sum(weights_of(batch))
             return {
                 "target": dataclasses.replace(everything, num_data=num_data),
                 "family": weighed,
@@ -205,12 +205,12 @@ def _update_draws(
             target, likelihood=dataclasses.replace(target.likelihood, role="train")
         )
     if history is not None:
-        seen = int(target.num_data)
-        if len(history.y) != seen:
+        seen, found = float(target.num_data), float(jnp.sum(weights_of(history)))
+        if not np.isclose(found, seen):
             refuse(
                 "history",
-                Shown(f"{len(history.y)} rows"),
-                f"hold the {seen} rows that this posterior's likelihood speaks of",
+                Shown(f"{found:g} rows"),
+                f"hold the {seen:g} rows that this posterior's likelihood speaks of",
                 "Rows before them are in its prior, if it was itself made by an update.",
             )
         last = jax.tree.map(lambda w: w[-1], draws.flat())
@@ -239,18 +239,14 @@ def reweighed(draws: Draws, target: Target, batch: Batch, seed: int) -> tuple[Dr
     """Draws resampled by the likelihood of new rows, Pareto's k-hat, and the effective number.
 
     A draw that is there n times counts once with weight n, so that k-hat knows what earlier
-    updates cost. Without ArviZ k-hat is infinite.
+    updates cost.
     """
     matrix = np.asarray(draws.matrix())
     _, chosen, counts = np.unique(matrix, axis=0, return_index=True, return_counts=True)
     distinct = jax.tree.map(lambda w: w[chosen], draws.flat())
     log_weights = np.asarray(_log_likelihoods(target, distinct, batch)) + np.log(counts)
-    try:
-        log_weights, k_hat = arviz().psislw(log_weights)
-    except ImportError:
-        return draws, np.inf, 0.0
-    weights = np.exp(np.asarray(log_weights, np.float64))
-    weights /= weights.sum()
+    log_weights, k_hat = psis(log_weights)
+    weights = np.exp(log_weights)  # normalised
     # Systematic: one random number, and no draw is taken more often than its weight says.
     offset = float(jax.random.uniform(jax.random.key(seed)))
     points = (np.arange(draws.num_draws) + offset) / draws.num_draws

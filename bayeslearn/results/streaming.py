@@ -27,7 +27,7 @@ def _fold(
 ) -> Any:
     """`start` with `add`ed function(draw, *each) of all draws, `at_once` at a time.
 
-    The last ones are filled up with draws that came before; `add` is told which are new. Where
+    The last ones are filled up with draws that came before; `add` gets which are new. Where
     `each` is given, its first array says which draw is meant.
     """
     num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
@@ -77,7 +77,7 @@ def _of_rows(target: Target, x: PyTree, *functions: Callable) -> Callable[[PyTre
     return of_draw
 
 
-def _spread(
+def _moments_of(
     target: Target, draws: PyTree, x: PyTree, noise: Callable, square: Callable, at_once: int
 ) -> tuple[Array, Array, Array]:
     """Mean of the draws' means, their variance by `square` (1/(S-1)), and the mean noise."""
@@ -86,7 +86,7 @@ def _spread(
     start = (jnp.zeros((), jnp.float64), mean, square(mean), of_noise)
 
     def add(sums: tuple, values: tuple, places: Array, is_new: Array) -> tuple:
-        """Two sets of draws make one: their means' distance adds to the spread."""
+        """Two sets of draws make one: the distance of their means adds to the variance."""
         count, mean, squares, noise = sums
 
         def total(v: Array) -> Array:
@@ -103,22 +103,24 @@ def _spread(
     return mean, squares / jnp.maximum(count - 1, 1), noises / count
 
 
-def _moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
-    mean, epistemic, aleatoric = _spread(
+def mixture_moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    mean, epistemic, aleatoric = _moments_of(
         target, draws, x, target.likelihood.variance, jnp.square, at_once
     )
     return {"mean": mean, "epistemic": epistemic, "aleatoric": aleatoric}
 
 
-def _covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+def mixture_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     def square(v: Array) -> Array:
         return v[..., :, None] * v[..., None, :]
 
-    _, epistemic, noise = _spread(target, draws, x, target.likelihood.covariance, square, at_once)
+    _, epistemic, noise = _moments_of(
+        target, draws, x, target.likelihood.covariance, square, at_once
+    )
     return epistemic + noise
 
 
-def _class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+def class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
     def function(params: PyTree) -> tuple[Array, Array]:
         (probs,) = _of_rows(target, x, target.likelihood.probs)(params)
         return probs, _entropy(probs)
@@ -138,8 +140,8 @@ def _entropy(probs: Array) -> Array:
     return -jnp.sum(jax.scipy.special.xlogy(probs, probs), axis=-1)
 
 
-def _class_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
-    mean = _class_summary(target, draws, x, at_once)["probs"]
+def class_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    mean = class_summary(target, draws, x, at_once)["probs"]
     return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
 
 
@@ -154,11 +156,11 @@ def _log_term(target: Target, x: PyTree, y: Array) -> Callable[[PyTree], Array]:
     return of_draw
 
 
-def _log_terms(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+def log_prob_terms(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
     return _stack(_log_term(target, x, y), draws, at_once).T
 
 
-def _log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+def mixture_log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
     function = _log_term(target, x, y)
     zeros = _zeros(function, draws)
 
@@ -188,13 +190,13 @@ def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
     return jnp.mean(cdf(outputs, y, own), axis=0)
 
 
-def _cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+def mixture_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
     outputs = _outputs(target, draws, x, at_once)
     values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
 
 
-def _quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     """Bisection on the mixture's distribution function.
 
     It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
@@ -228,23 +230,23 @@ def _row_samples(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Arra
     """About `SAMPLES` new observations of each row, as many of every draw."""
     num = len(jax.tree.leaves(draws)[0])
     chosen = jnp.repeat(jnp.arange(num), -(-SAMPLES // num))
-    samples = _sample(target, draws, x, chosen, jax.random.key(0), at_once=at_once)
+    samples = sample_observations(target, draws, x, chosen, jax.random.key(0), at_once=at_once)
     return samples.astype(jnp.float64)
 
 
-def _sampled_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+def sampled_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     samples = _row_samples(target, draws, x, at_once)
     return jnp.moveaxis(jnp.quantile(samples, qs, axis=0, method="nearest"), 0, 1)
 
 
-def _sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+def sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
     samples = _row_samples(target, draws, x, at_once)
     values = jax.lax.map(lambda y: jnp.mean(samples <= y, axis=0), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
 
 
 @partial(jax.jit, static_argnames="at_once")
-def _sample(
+def sample_observations(
     target: Target, draws: PyTree, x: PyTree, chosen: Array, key: Array, *, at_once: int
 ) -> Array:
     """A new observation of each row by each of the `chosen` draws."""

@@ -21,14 +21,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -38,7 +35,6 @@ from bayeslearn.distributed.processes import any_process, is_first
 from bayeslearn.duration import parse_duration
 from bayeslearn.errors import (
     CheckpointWarning,
-    Interrupted,
     StorageError,
     check_whole,
     refuse,
@@ -49,6 +45,7 @@ from bayeslearn.storage.legacy import upgrade_request
 from bayeslearn.storage.records import Record
 from bayeslearn.storage.run_folder import CHECKPOINT as NUMBERED
 from bayeslearn.storage.run_folder import FIT, Ref, RunFolder, SavedCheckpoint, refuse_folder
+from bayeslearn.storage.signals import SignalListener
 
 EVERY, KEEP = "1m", 2
 REQUEST = {"model", "algorithm", "options", "init", "has_callback"}
@@ -75,7 +72,7 @@ class RunState(Protocol):
         ...
 
 
-class Checkpointer:
+class Checkpointer(SignalListener):
     """Writes one run's checkpoints, and returns what an earlier process saved."""
 
     def __init__(
@@ -102,12 +99,13 @@ class Checkpointer:
         self._finished: dict[str, Ref] = {}
         self._unwritten: dict[str, Record] = {}  # results of phases that could not be written yet
         self._parts: list[Ref] = []
+        self._parts_phase = ""  # whose trace the parts hold
         self._saved: tuple[str, Record] | None = None
         self._last: list[SavedCheckpoint] = []
         self._began = time.monotonic()
         self._elapsed = 0.0
         self._previous: tuple[str, float, float] = ("", 0.0, self._began)  # phase, step, time
-        self._signal: int | None = None
+        super().__init__()
         self._failures = 0
 
     # The beginning
@@ -129,6 +127,15 @@ class Checkpointer:
                 " bl.fit(..., checkpoint=...)."
             )
         self.files.lock()
+        try:
+            self._reopen(every, keep)
+        except BaseException:
+            self.files.unlock()
+            raise
+        return self
+
+    def _reopen(self, every: int | str | None, keep: int | None) -> None:
+        """Read what the first process has written."""
         arrays, first = folders.read_folder(self.folder / FIT)
         self._first = first
         try:
@@ -149,7 +156,6 @@ class Checkpointer:
             refuse_folder(self.folder / FIT, f"its description is invalid ({error})")
         self._note_versions(first.get("versions"))
         self._find()
-        return self
 
     def _note_versions(self, stored: Any) -> None:
         for name, now in versions().items():
@@ -183,6 +189,7 @@ class Checkpointer:
             warnings.warn(" ".join([*reasons, instead]), CheckpointWarning, stacklevel=5)
         if found is not None:
             self._finished, self._parts = found.finished, found.parts
+            self._parts_phase = found.phase
             self._saved = (found.phase, found.record)
             self.position, self._elapsed = found.position, found.elapsed
             for number in reversed(numbers):
@@ -204,6 +211,13 @@ class Checkpointer:
 
     def enter(self, request: dict[str, Any], fingerprints: dict[str, Any]) -> None:
         """Write the request down; or, if that was done, refuse one that is not the same."""
+        try:
+            self._enter(request, fingerprints)
+        except BaseException:
+            self.files.unlock()
+            raise
+
+    def _enter(self, request: dict[str, Any], fingerprints: dict[str, Any]) -> None:
         arrays, node = codec.pack(request, lenient=True)
         if self._first is not None:
             first_arrays, first_node = codec.pack(self.request, lenient=True)
@@ -278,9 +292,9 @@ class Checkpointer:
         steps, seconds = self.chunk_limit, self.every[1]
         is_due = steps is not None and step - self._previous[1] >= steps
         is_due |= seconds is not None and time.monotonic() - self._previous[2] >= seconds
-        is_signalled, is_due = self._any(self._signal is not None, is_due)
+        is_signalled, is_due = self._any(self.is_signalled, is_due)
         if is_signalled:
-            self._leave(self.save(phase, state))
+            self.leave(self.save(phase, state))
         if is_due:
             self.save(phase, state)
 
@@ -299,17 +313,17 @@ class Checkpointer:
         self._unwritten[phase] = result
         self.position, self._parts = position, []
         is_written = self._write("", None, None) if self.writes else False
-        is_written, is_signalled = self._any(is_written, self._signal is not None)
+        is_written, is_signalled = self._any(is_written, self.is_signalled)
         if is_signalled:
-            self._leave(is_written)
+            self.leave(is_written)
 
-    def drop_segments(self) -> None:
-        """Forget what a phase that failed has written of its trace."""
-        self._parts = []
+    def segments(self, phase: str) -> Iterator[dict[str, np.ndarray]]:
+        """What was written of a phase's trace, in order."""
+        return map(self.files.read_part, self._parts_of(phase))
 
-    def segments(self) -> Iterator[dict[str, np.ndarray]]:
-        """What was written of the phase under way, in order."""
-        return map(self.files.read_part, self._parts)
+    def _parts_of(self, phase: str) -> list[Ref]:
+        """Parts that hold the trace of this phase, and not of one before it that failed."""
+        return self._parts if self._parts_phase == phase else []
 
     @contextlib.contextmanager
     def save_on_error(self, phase: str, state: RunState) -> Iterator[None]:
@@ -331,7 +345,7 @@ class Checkpointer:
             finished = dict(self._finished)
             for name, result in self._unwritten.items():
                 finished[name] = self.files.write_part(result, written)
-            parts = [*self._parts]
+            parts = [*self._parts_of(phase)]
             if segment:
                 parts.append(self.files.write_part(segment, written))
             new = SavedCheckpoint(0, phase, finished, parts, record, self.position, self.elapsed())
@@ -348,11 +362,24 @@ class Checkpointer:
                     stacklevel=6,
                 )
             return False
-        self._finished, self._parts = finished, parts
+        self._finished, self._parts, self._parts_phase = finished, parts, phase
         self._unwritten.clear()
         self._keep(new)
         self._sweep()
         return True
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a run: signals wait for the next checkpoint, and the folder is locked."""
+        try:
+            with self.listening():
+                yield
+        finally:
+            self.files.unlock()
+
+    def resume_hint(self) -> str:
+        """How to go on after an interruption."""
+        return f"resume with bl.resume({str(self.folder)!r}, ...)"
 
     def elapsed(self) -> float:
         """Seconds of this process and of those before it, up to their last checkpoint."""
@@ -363,46 +390,6 @@ class Checkpointer:
         if not self._failures:
             return self._notes
         return [*self._notes, f"{self._failures} checkpoint(s) could not be written."]
-
-    # Signals
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """SIGTERM and SIGINT wait for the next occasion, a second one does not; unlocks at the
-        end."""
-        try:
-            if threading.current_thread() is threading.main_thread():
-                with self._listening():
-                    yield
-            else:
-                yield
-        finally:
-            self.files.unlock()
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        before = {}
-        try:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                before[number] = signal.signal(number, self._catch)
-            yield
-        finally:
-            for number, handler in before.items():
-                # None: it was not set from Python, and cannot be set back from there.
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if self._signal is not None:  # after the last occasion
-            self._leave(True)
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is not None:
-            self._leave(False)
-        self._signal = number
-
-    def _leave(self, is_written: bool) -> NoReturn:
-        state = "A checkpoint was written" if is_written else "No checkpoint could be written"
-        message = f"{state}; resume with bl.resume({str(self.folder)!r}, ...)."
-        number, self._signal = self._signal, None
-        raise KeyboardInterrupt(message) if number == signal.SIGINT else Interrupted(message)
 
 
 def check_every(every: int | str) -> tuple[int | str, float | None]:

@@ -189,7 +189,7 @@ def network_leaf_names(params: PyTree) -> list[str]:
 
 
 def _weak(value: np.ndarray) -> Any:
-    """A weakly typed array: only a bare Python number makes one, so it is spread and filled."""
+    """A weakly typed array: only a bare Python number makes one, so it is broadcast and filled."""
     with jax.enable_x64(value.dtype.itemsize == 8):
         zero = jnp.asarray(value.dtype.type(0).item())
         made = jnp.broadcast_to(zero, value.shape).at[...].set(value)

@@ -96,11 +96,11 @@ def check_same(
                 part, Shown("another"), "be as in the first run", "Leave it out to go on as it was."
             )
     for part, found in fingerprints.items():
-        told = first["fingerprints"].get(part)
-        if told == found:
+        stored = first["fingerprints"].get(part)
+        if stored == found:
             continue
-        if isinstance(told, dict) and isinstance(found, dict):
-            shown = Shown(_difference(told, found))
+        if isinstance(stored, dict) and isinstance(found, dict):
+            shown = Shown(_difference(stored, found))
         elif found is None:
             shown = Shown("none")
         else:

@@ -88,11 +88,11 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
     found = path if os.path.lexists(path) else _before(path)
     try:
         manifest = _read_manifest(found)
-        (told,) = manifest["files"].values()
-        content = _read_file(found / ARRAYS, told["size"])
+        (entry,) = manifest["files"].values()
+        content = _read_file(found / ARRAYS, entry["size"])
     except OSError as error:
         _refuse_folder(path, f"{error.strerror or error} ({error.filename or path})")
-    if hashlib.sha256(content).hexdigest() != told["sha256"]:
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         _refuse_folder(path, f"{ARRAYS} is damaged: its checksum is not that of the manifest")
     _check_sizes(path, content, manifest["arrays"])
     try:
@@ -227,13 +227,13 @@ def _is_manifest(manifest: dict[str, Any]) -> bool:
     def is_size(value: Any) -> bool:
         return type(value) is int and 0 <= value < 2**63
 
-    def is_array(told: Any) -> bool:
+    def is_array(entry: Any) -> bool:
         return (
-            isinstance(told, dict)
-            and told.keys() == {"shape", "dtype", "sha256"}
-            and isinstance(told["shape"], list)
-            and all(map(is_size, told["shape"]))
-            and told["dtype"] in DTYPES
+            isinstance(entry, dict)
+            and entry.keys() == {"shape", "dtype", "sha256"}
+            and isinstance(entry["shape"], list)
+            and all(map(is_size, entry["shape"]))
+            and entry["dtype"] in DTYPES
         )
 
     parts = {name: manifest.get(name) for name in ("files", "arrays", "description")}
@@ -275,12 +275,12 @@ def _flag(name: str) -> int:
     return getattr(os, name, 0)  # not every system has it
 
 
-def _check_sizes(path: Path, content: bytes, told: dict[str, Any]) -> None:
+def _check_sizes(path: Path, content: bytes, entries: dict[str, Any]) -> None:
     """The arrays the manifest tells of must fill the file, before any is made."""
     header = int.from_bytes(content[:8], "little")
     if len(content) < 8 or header > min(len(content) - 8, HEADER_LIMIT):
         _refuse_folder(path, f"{ARRAYS} is cut short or its header is too long")
-    sizes = [math.prod(a["shape"]) * np.dtype(a["dtype"]).itemsize for a in told.values()]
+    sizes = [math.prod(a["shape"]) * np.dtype(a["dtype"]).itemsize for a in entries.values()]
     if 8 + header + sum(sizes) != len(content):
         _refuse_folder(path, f"{ARRAYS} does not have the size of the arrays in the manifest")
 

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bayeslearn.errors import refuse
-from bayeslearn.tabular.files import Raw, _listed, _Values, _values
+from bayeslearn.tabular.files import ColumnValues, RawTable, column_values, join_names
+from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.pandas_parts import pd
+from bayeslearn.tabular.task import TASKS, detect_task
 
-MOST_CATEGORIES = 50  # a text column with more is a name or a number in disguise
-MOST_CLASSES = 20  # of whole numbers taken for classes
-LEAST_ROWS = 4
+MAX_CATEGORIES = 50  # a text column with more is a name or a number in disguise
+MIN_ROWS = 4
 FEW_ROWS = 50
 MANY_COLUMNS = 500
-TASKS = ("regression", "classification")
 ENCODINGS = ("one-hot", "ordinal")
 FILL = "Fill it in, or fit with --impute (the median, or the most frequent category)."
+Notify = Callable[[str], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
+    """One input column."""
+
     name: str
     categories: tuple[str, ...] | None = None  # None: numbers
-    fill: float | str | None = None  # stands for a missing value
+    fill: float | str | None = None  # replaces a missing value
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """What is remembered of a table, so that a new file is read in the same way."""
+class Schema:
+    """The columns of a table, by which a new file is encoded in the same way."""
 
     target: str
     task: str
@@ -39,73 +43,76 @@ class Table:
     encoding: str = "one-hot"
     impute: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
+        """Ready for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Table:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Schema:
+        """The inverse of `to_dict`."""
         columns = tuple(
             Column(
                 c["name"], None if c["categories"] is None else tuple(c["categories"]), c["fill"]
             )
-            for c in given["columns"]
+            for c in stored["columns"]
         )
-        return cls(**{**given, "columns": columns})
+        return cls(**{**stored, "columns": columns})
 
-    def filled_from(self, raw: Raw, rows: np.ndarray) -> Table:
-        """With the medians and most frequent categories of these rows, where it is to impute."""
+    def with_fill_values(self, raw: RawTable, rows: np.ndarray) -> Schema:
+        """With the medians and most frequent categories of these rows, where it imputes."""
         if not self.impute:
             return self
 
         def filled(column: Column) -> Column:
-            values = _values(raw, column.name, self.impute)
-            there = ~values.is_missing[rows]
-            if not np.any(there):
-                raw.bad(f"the column {column.name!r} is empty", remedy=_drop(column.name))
+            values = column_values(raw, column.name, self.impute)
+            present = ~values.is_missing[rows]
+            if not np.any(present):
+                raw.refuse(f"the column {column.name!r} is empty", remedy=_drop(column.name))
             if column.categories is None:
-                numbers = values.numbers[rows][there]
+                numbers = values.numbers[rows][present]
                 return dataclasses.replace(column, fill=float(np.median(numbers)))
-            names, counts = np.unique(values.text[rows][there], return_counts=True)
+            names, counts = np.unique(values.text[rows][present], return_counts=True)
             return dataclasses.replace(column, fill=str(names[np.argmax(counts)]))
 
         return dataclasses.replace(self, columns=tuple(map(filled, self.columns)))
 
-    def encode(self, raw: Raw, notes: Callable[[str], Any] = lambda note: None) -> pd.DataFrame:
-        """The file as columns of numbers; `notes` is told what a person should know."""
-        there = set(raw.cells.columns)
-        gone = [column.name for column in self.columns if column.name not in there]
-        if gone:
-            must = f"have the columns of the table that was learned from ({len(self.columns)})"
-            raw.bad(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} missing", must)
-        made: dict[str, np.ndarray] = {}
+    def encode(self, raw: RawTable, notify: Notify = lambda note: None) -> pd.DataFrame:
+        """The file as columns of numbers; `notify` gets notes for the user."""
+        known = set(raw.cells.columns)
+        missing = [column.name for column in self.columns if column.name not in known]
+        if missing:
+            must = f"have the {len(self.columns)} columns of the training table"
+            verb = "is" if len(missing) == 1 else "are"
+            raw.refuse(f"{join_names(missing)} {verb} missing", must)
+        encoded: dict[str, np.ndarray] = {}
         filled = []
         for column in self.columns:
-            values = _values(raw, column.name, self.impute)
+            values = column_values(raw, column.name, self.impute)
             if column.fill is not None and np.any(values.is_missing):
                 filled.append(f"{column.name!r} ({int(np.sum(values.is_missing))})")
             if column.categories is None:
                 new = {column.name: self._numbers(raw, column, values)}
             else:
-                new = self._categories(raw, column, values, notes)
-            for name, column_values in new.items():
-                while name in made:  # a column called like another's category
+                new = self._categories(raw, column, values, notify)
+            for name, numbers in new.items():
+                while name in encoded:  # a column called like another's category
                     name += "_"
-                made[name] = column_values
+                encoded[name] = numbers
         if filled:
-            notes(f"Missing values were filled in: {_listed(filled, quoted=False)}.")
-        return pd.DataFrame(made, index=pd.RangeIndex(len(raw.cells)), dtype=np.float64)
+            notify(f"Missing values were imputed: {join_names(filled, quoted=False)}.")
+        return pd.DataFrame(encoded, index=pd.RangeIndex(len(raw.cells)), dtype=np.float64)
 
-    def _numbers(self, raw: Raw, column: Column, values: _Values) -> np.ndarray:
+    def _numbers(self, raw: RawTable, column: Column, values: ColumnValues) -> np.ndarray:
         _check_numbers(raw, column.name, values)
         if column.fill is None:
-            _check_there(raw, column.name, values)
+            _check_present(raw, column.name, values)
         return np.where(values.is_missing, column.fill or 0.0, values.numbers)
 
     def _categories(
-        self, raw: Raw, column: Column, values: _Values, notes: Callable[[str], Any]
+        self, raw: RawTable, column: Column, values: ColumnValues, notify: Notify
     ) -> dict[str, np.ndarray]:
         if column.fill is None:
-            _check_there(raw, column.name, values)
+            _check_present(raw, column.name, values)
         text = np.where(values.is_missing, str(column.fill), values.text)
         known = column.categories or ()
         codes = pd.Index(known, dtype=object).get_indexer(text).astype(np.float64)
@@ -113,24 +120,26 @@ class Table:
         if np.any(is_unseen):
             names = sorted({str(name) for name in text[is_unseen]})
             treated = "0 in all its columns" if self.encoding == "one-hot" else "the middle rank"
-            notes(
-                f"The column {column.name!r} holds {_listed(names)}, unknown when the table was"
-                f" learned (first in {raw.where(int(np.argmax(is_unseen)))}): {treated}."
+            notify(
+                f"The column {column.name!r} holds {join_names(names)}, not seen in training"
+                f" (first in {raw.where(int(np.argmax(is_unseen)))}): encoded as {treated}."
             )
         if self.encoding == "ordinal":
             return {column.name: np.where(is_unseen, (len(known) - 1) / 2, codes)}
         return {f"{column.name}={name}": codes == i for i, name in enumerate(known)}
 
 
-class Learned(NamedTuple):
-    table: Table
+class LearnedTable(NamedTuple):
+    """What was learned of a file."""
+
+    schema: Schema
     y: np.ndarray
     rows: np.ndarray  # of the file, those with a target
     notes: tuple[str, ...]
 
 
 def learn(
-    raw: Raw,
+    raw: RawTable,
     target: str,
     *,
     task: str = "auto",
@@ -138,9 +147,43 @@ def learn(
     drop: Sequence[str] = (),
     impute: bool = False,
     encoding: str = "one-hot",
-) -> Learned:
-    """What each column is, and the target. `categorical` columns hold categories whatever they
-    look like; those in `drop` are left out."""
+) -> LearnedTable:
+    """The schema of a file, and its target.
+
+    Columns in `categorical` hold categories whatever they look like; those in `drop` are not used.
+    """
+    _check_arguments(raw, target, task, categorical, drop, encoding)
+    notes = list(raw.notes)
+    rows, y, task = _target(raw, target, task, impute, notes.append)
+    features = [name for name in raw.cells.columns if name != target and name not in drop]
+    if not features:
+        raw.refuse("it has no column but the target", "have a target and at least one other column")
+    columns = tuple(_column(raw, name, name in categorical, impute) for name in features)
+    schema = Schema(target, task, columns, encoding, impute)
+    width = sum(
+        1 if c.categories is None or encoding == "ordinal" else len(c.categories) for c in columns
+    )
+    found = [f"{c.name!r} ({len(c.categories)})" for c in columns if c.categories is not None]
+    if found:
+        notes.append(f"Categorical columns, {encoding}: {join_names(found, quoted=False)}.")
+    if len(y) < FEW_ROWS:
+        notes.append(f"There are only {len(y)} rows: expect wide and imprecise intervals.")
+    if width >= MANY_COLUMNS or width > len(y):
+        notes.append(
+            f"There are {width} columns for {len(y)} rows: fitting is slow, and the prior decides"
+            " much. Drop columns that do not matter with --drop."
+        )
+    return LearnedTable(schema, y, rows, tuple(notes))
+
+
+def _check_arguments(
+    raw: RawTable,
+    target: str,
+    task: str,
+    categorical: Sequence[str],
+    drop: Sequence[str],
+    encoding: str,
+) -> None:
     if task not in ("auto", *TASKS):
         refuse("task", task, "be 'auto', 'regression' or 'classification'")
     if encoding not in ENCODINGS:
@@ -149,59 +192,38 @@ def learn(
     for argument, given in (("target", [target]), ("categorical", categorical), ("drop", drop)):
         for name in given:
             if name not in names:
-                refuse(argument, name, f"be a column of {raw.path}: {_listed(names, most=12)}")
+                refuse(argument, name, f"be a column of {raw.path}: {join_names(names, limit=12)}")
     if target in drop:
         refuse("drop", target, "leave the target")
-    if len(raw.cells) < LEAST_ROWS:
-        number = len(raw.cells)
+    number = len(raw.cells)
+    if number < MIN_ROWS:
         what = f"it has {number} row{'s' if number > 1 else ''}" if number else "it has no rows"
-        raw.bad(f"{what} below its header", f"have at least {LEAST_ROWS} rows")
-    notes = list(raw.notes)
-    rows, y, task = _target(raw, target, task, impute, notes.append)
-    features = [name for name in names if name != target and name not in drop]
-    if not features:
-        raw.bad("it has no column but the target", "have a target and at least one other column")
-    columns = tuple(_column(raw, name, name in categorical, impute) for name in features)
-    table = Table(target, task, columns, encoding, impute)
-    width = sum(
-        1 if c.categories is None or encoding == "ordinal" else len(c.categories) for c in columns
-    )
-    told = [f"{c.name!r} ({len(c.categories)})" for c in columns if c.categories is not None]
-    if told:
-        notes.append(f"Categories, {encoding}: {_listed(told, quoted=False)}.")
-    if len(y) < FEW_ROWS:
-        notes.append(f"There are only {len(y)} rows: expect wide and rough error bars.")
-    if width >= MANY_COLUMNS or width > len(y):
-        notes.append(
-            f"There are {width} columns for {len(y)} rows: fitting is slow and much is left to the"
-            " prior. Leave out columns that do not matter with --drop."
-        )
-    return Learned(table, y, rows, tuple(notes))
+        raw.refuse(f"{what} below its header", f"have at least {MIN_ROWS} rows")
 
 
-def _column(raw: Raw, name: str, categorical: bool, impute: bool) -> Column:
-    values = _values(raw, name, impute)
-    there = ~values.is_missing
-    if not np.any(there):
-        raw.bad(f"the column {name!r} is empty", "have a value in every cell", _drop(name))
+def _column(raw: RawTable, name: str, categorical: bool, impute: bool) -> Column:
+    values = column_values(raw, name, impute)
+    present = ~values.is_missing
+    if not np.any(present):
+        raw.refuse(f"the column {name!r} is empty", "have a value in every cell", _drop(name))
     if not impute:
-        _check_there(raw, name, values)
-    share = np.mean(~np.isnan(values.numbers[there]))
-    if share > 0.5 and not categorical:
+        _check_present(raw, name, values)
+    fraction = np.mean(~np.isnan(values.numbers[present]))
+    if fraction > 0.5 and not categorical:
         _check_numbers(raw, name, values)
         return Column(name)
-    found = tuple(sorted({str(text) for text in values.text[there]}))
-    if len(found) > MOST_CATEGORIES and not categorical:
-        shown = _listed(found[:2])
-        raw.bad(
+    found = tuple(sorted({str(text) for text in values.text[present]}))
+    if len(found) > MAX_CATEGORIES and not categorical:
+        shown = join_names(found[:2])
+        raw.refuse(
             f"{name!r} holds {len(found)} different texts, such as {shown}",
-            f"hold numbers, or at most {MOST_CATEGORIES} categories in a column",
-            f"Leave it out with --drop {_flag(name)}, or keep it with --categorical {_flag(name)}.",
+            f"hold numbers, or at most {MAX_CATEGORIES} categories in a column",
+            f"Drop it with --drop {_flag(name)}, or keep it with --categorical {_flag(name)}.",
         )
     return Column(name, found)
 
 
-def _check_numbers(raw: Raw, name: str, values: _Values) -> None:
+def _check_numbers(raw: RawTable, name: str, values: ColumnValues) -> None:
     """Every value there must be a finite number."""
     for is_bad, what, remedy in (
         (~values.is_missing & np.isnan(values.numbers), "a number", "Correct it"),
@@ -217,76 +239,53 @@ def _check_numbers(raw: Raw, name: str, values: _Values) -> None:
             text = str(values.text[row])
             if what == "a number":
                 remedy += f", or take the column as categories with --categorical {_flag(name)}"
-            raw.bad(f"{text[:80]!r} in {raw.where(row)}", must, remedy + ".")
+            raw.refuse(f"{text[:80]!r} in {raw.where(row)}", must, remedy + ".")
 
 
-def _check_there(raw: Raw, name: str, values: _Values, remedy: str = FILL) -> None:
+def _check_present(raw: RawTable, name: str, values: ColumnValues, remedy: str = FILL) -> None:
     if not np.any(values.is_missing):
         return
     row, number = int(np.argmax(values.is_missing)), int(np.sum(values.is_missing))
     more = f" and {number - 1} more" if number > 1 else ""
     must = f"have a value in every cell of the column {name!r}"
-    raw.bad(f"a missing value in {raw.where(row)}{more}", must, remedy)
+    raw.refuse(f"a missing value in {raw.where(row)}{more}", must, remedy)
 
 
 def _target(
-    raw: Raw, name: str, task: str, impute: bool, notes: Callable[[str], Any]
+    raw: RawTable, name: str, task: str, impute: bool, notify: Notify
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    values = _values(raw, name, impute)
+    values = column_values(raw, name, impute)
     if impute and np.any(values.is_missing):
-        notes(f"{int(np.sum(values.is_missing))} rows have no target and are left out.")
+        notify(f"{int(np.sum(values.is_missing))} rows have no target and are dropped.")
     else:
-        _check_there(raw, name, values, "Rows without a target are left out with --impute.")
+        _check_present(raw, name, values, "Rows without a target are dropped with --impute.")
     rows = np.flatnonzero(~values.is_missing)
-    if len(rows) < LEAST_ROWS:
-        raw.bad(f"{len(rows)} rows have a target", f"have at least {LEAST_ROWS} of them")
+    if len(rows) < MIN_ROWS:
+        raw.refuse(f"{len(rows)} rows have a target", f"have at least {MIN_ROWS} of them")
     text, numbers = values.text[rows], values.numbers[rows]
-    share = np.mean(~np.isnan(numbers))
-    if task == "regression" or (task == "auto" and share > 0.5):
+    fraction = np.mean(~np.isnan(numbers))
+    if task == "regression" or (task == "auto" and fraction > 0.5):
         _check_numbers(raw, name, values)
-    is_numeric = share == 1 and bool(np.all(np.isfinite(numbers)))
+    is_numeric = fraction == 1 and bool(np.all(np.isfinite(numbers)))
     found = np.unique(numbers) if is_numeric else np.unique(text)
     if len(found) < 2:
-        raw.bad(f"the target {name!r} is {text[0]!r} in every row", "have a target that varies")
+        raw.refuse(f"the target {name!r} is {text[0]!r} in every row", "have a target that varies")
     if task == "auto":
-        task, held = detect_task(numbers if is_numeric else None, found)
-        notes(f"The target {name!r} holds {held}: {task}. Another reading is chosen with --task.")
+        task, contents = detect_task(numbers if is_numeric else None, found)
+        notify(f"The target {name!r} holds {contents}: {task}. Override with --task.")
     if task == "regression":
         return rows, numbers, task
     if len(found) > len(rows) // 2:
         must = "have a target with fewer classes than half its rows"
-        raw.bad(f"{len(found)} classes in {len(rows)} rows of {name!r}", must)
+        raw.refuse(f"{len(found)} classes in {len(rows)} rows of {name!r}", must)
     is_whole = is_numeric and bool(np.all(numbers == np.round(numbers)))
     return rows, numbers.astype(np.int64) if is_whole else text.astype(str), task
 
 
-def detect_task(numbers: np.ndarray | None, found: np.ndarray) -> tuple[str, str]:
-    """What a target is for, and what it holds: `numbers`, or None for text; `found` are its values.
-
-    Text, two numbers, or a count from 0 or 1 in which nothing is missing or alone are classes.
-    """
-    if numbers is None:
-        return "classification", f"{len(found)} different texts"
-    if len(found) == 2:
-        return "classification", "two different numbers"
-    _, counts = np.unique(numbers, return_counts=True)
-    if (
-        len(found) <= MOST_CLASSES
-        and found[0] in (0, 1)
-        and np.array_equal(found, found[0] + np.arange(len(found)))
-        and np.min(counts) > 1
-    ):
-        told = f"the whole numbers {found[0]:g} to {found[-1]:g}, each more than once"
-        return "classification", told
-    return "regression", f"{len(found)} different numbers"
-
-
 def _flag(name: str) -> str:
     """A column's name as it is typed on a command line."""
-    import shlex
-
     return shlex.quote(name)
 
 
 def _drop(name: str) -> str:
-    return f"Leave it out with --drop {_flag(name)}."
+    return f"Drop it with --drop {_flag(name)}."

@@ -12,7 +12,7 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn import tree
-from bayeslearn.algorithms.bayes_by_backprop import batch_share, softplus_inverse
+from bayeslearn.algorithms.bayes_by_backprop import batch_weight, softplus_inverse
 from bayeslearn.errors import ArgumentError
 
 INIT = jax.jit(lambda algorithm, *args: algorithm.init(*args))
@@ -111,12 +111,12 @@ def test_every_complexity_cost_has_the_same_expected_gradient(bound, state, kl):
     error = gradients.std(axis=0, ddof=1) / np.sqrt(len(gradients))
     assert np.all(np.abs(gradients.mean(axis=0) - wanted) < 5 * error)
     exact = float(algorithm.family(state.zeta).kl(target.prior))
-    spread = float(np.std(costs))
-    assert abs(float(np.mean(costs)) - exact) <= 5 * spread / np.sqrt(2000) + 1e-9 * abs(exact)
-    assert (spread < 1e-9) == (kl == "closed-form")
+    std = float(np.std(costs))
+    assert abs(float(np.mean(costs)) - exact) <= 5 * std / np.sqrt(2000) + 1e-9 * abs(exact)
+    assert (std < 1e-9) == (kl == "closed-form")
 
 
-SHARE = jax.jit(batch_share, static_argnums=0)
+SHARE = jax.jit(batch_weight, static_argnums=0)
 
 
 @pytest.mark.parametrize("schedule", ["uniform", "decaying"])

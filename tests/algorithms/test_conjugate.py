@@ -46,8 +46,8 @@ def test_one_step_ahead_predictives_add_up_to_the_evidence(columns, x64):
     whole, evidence = UPDATE(prior(columns), x, y)
     state, total = prior(columns), 0.0
     for row, value in zip(x, y, strict=True):
-        location, doubt, dof = state.predict(row[None])
-        shape = np.asarray(state.scale) * (1 + float(doubt[0])) / float(dof)
+        location, leverage, dof = state.predict(row[None])
+        shape = np.asarray(state.scale) * (1 + float(leverage[0])) / float(dof)
         total += scipy.stats.multivariate_t(np.asarray(location[0]), shape, float(dof)).logpdf(
             value
         )
@@ -224,7 +224,7 @@ def test_layouts_with_outputs_last_and_zero_columns():
         (problems.small_model(), Conjugate(), "`network` must be linear in its weights"),
         (model(), Conjugate(noise="known"), r"`noise` must suit .*Write Gaussian\(noise_scale"),
         (model(1.0), Conjugate(noise="normal-inverse-gamma"), r"Write Gaussian\(\) to infer"),
-        (model(), Conjugate(noise="normal-inverse-gamma"), "must serve the 2 columns"),
+        (model(), Conjugate(noise="normal-inverse-gamma"), "must support the 2 columns"),
         (model(), Conjugate(noise_dof=0.5), "`noise_dof` must be greater than 1"),
     ],
     ids=["network", "learned", "given", "columns", "dof"],

@@ -106,7 +106,7 @@ def gaussian(w):
     return -0.5 * jnp.sum(w**2)
 
 
-def test_an_impossible_step_size_diverges_and_is_told():
+def test_an_impossible_step_size_diverges_and_is_reported():
     """Beyond twice the standard deviation leapfrog is unstable; here fifty times."""
     target = bl.Target.from_log_density(gaussian, jnp.zeros(3))
     algorithm = bl.HMC(num_warmup=0, num_samples=50, step_size=100.0, num_leapfrog=10)
@@ -168,7 +168,7 @@ def test_chains_pool_what_warm_up_has_taught_them(x64):
     warmup = posterior.state.warmup
     np.testing.assert_array_equal(warmup.inverse_mass[0], warmup.inverse_mass[1])
     assert warmup.step_size[0] != warmup.step_size[1]
-    chunked = run_quietly(target, algorithm, chunk_size=17)
+    chunked = run_quietly(target, algorithm, options=bl.FitOptions(chunk_size=17))
     np.testing.assert_array_equal(chunked.draws, posterior.draws)
 
     apart = jax.tree.map(lambda leaf: jnp.stack([leaf[0], 4 * leaf[0]]), warmup)

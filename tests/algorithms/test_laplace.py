@@ -12,7 +12,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.algorithms import laplace
-from bayeslearn.algorithms.laplace import Laplace, LinearisedNetwork, made_positive
+from bayeslearn.algorithms.laplace import Laplace, LinearisedNetwork, positive_blocks
 
 INIT = jax.jit(lambda algorithm, *args: algorithm.init(*args))
 
@@ -52,14 +52,14 @@ def test_exact_on_conjugate_regression(posterior, problem):
 def test_its_prediction_is_that_of_the_linear_model(posterior, problem):
     predictive = posterior.predict(problem.x[:3], num_samples=4000)
     np.testing.assert_allclose(predictive.mean, problem.x[:3] @ problem.mean, atol=0.02)
-    spread = np.einsum("ri,ij,rj->r", problem.x[:3], problem.cov, problem.x[:3])
-    np.testing.assert_allclose(predictive.epistemic, spread, rtol=0.15)
+    variance = np.einsum("ri,ij,rj->r", problem.x[:3], problem.cov, problem.x[:3])
+    np.testing.assert_allclose(predictive.epistemic, variance, rtol=0.15)
 
 
 @pytest.mark.parametrize("kind", ["hessian", "squares"])
 def test_a_diagonal_has_the_diagonal_of_the_precision(bound, problem, kind, x64, monkeypatch):
     """From the network's own start, in chunks of rows: Newton's steps find the mode."""
-    monkeypatch.setattr(laplace, "ROWS", 16)
+    monkeypatch.setattr(laplace, "CHUNK_ROWS", 16)
     target, params = bound
     algorithm = Laplace(covariance="diagonal", curvature=kind, newton_steps=40)
     state = INIT(algorithm, jax.random.key(1), target, params)
@@ -84,7 +84,7 @@ def test_blocks_and_chunks_of_rows(x64, monkeypatch):
         return np.asarray(algorithm.approximation(target, state).prec_matrix())
 
     full = precision("full")
-    monkeypatch.setattr(laplace, "ROWS", 32)
+    monkeypatch.setattr(laplace, "CHUNK_ROWS", 32)
     block = precision("block")
     same = np.abs(block) > 0
     np.testing.assert_allclose(block[same], full[same], rtol=1e-5, atol=1e-6)
@@ -105,11 +105,11 @@ def test_a_bare_density_has_its_hessian():
 def test_what_is_not_positive_is_counted(x64):
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
     matrix = (rotation * np.array([3.0, -2.0, 1e-9, 0.5])) @ rotation.T
-    found, flipped = made_positive(jnp.asarray(matrix))
+    found, flipped = positive_blocks(jnp.asarray(matrix))
     assert float(flipped) == 2
     np.testing.assert_allclose(found, (rotation * [3.0, 2.0, 1.0, 0.5]) @ rotation.T, atol=1e-12)
     good = jnp.asarray(matrix @ matrix.T + np.eye(4))
-    assert np.array_equal(made_positive(good)[0], good)
+    assert np.array_equal(positive_blocks(good)[0], good)
 
     saddle = bl.Target.from_log_density(lambda p: p[0] ** 2 - p[1] ** 2, jnp.array([1.0, 1.0]))
     state = INIT(Laplace(newton_steps=0), jax.random.key(0), saddle, saddle.start)

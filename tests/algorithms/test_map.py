@@ -1,4 +1,4 @@
-"""MAP: any optimiser by name, the noise scale held or learned, a point without spread."""
+"""MAP: any optimiser by name, the noise scale fixed or learned, a point without variance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_optimisers_options_count(problem):
     assert np.max(np.abs(posterior.family.mean_vector() - problem.mean) / problem.std) > 1.0
 
 
-def test_a_point_predicts_with_its_noise_and_no_doubt(problem):
+def test_a_point_predicts_with_its_noise_alone(problem):
     posterior = bl.fit(problem.model, "map", (problem.x, problem.y), seed=0, num_steps=300)
     predictive = posterior.predict(problem.x[:5])
     assert predictive.num_samples == 1
@@ -54,7 +54,7 @@ def test_a_point_predicts_with_its_noise_and_no_doubt(problem):
 def test_the_noise_can_be_held(problem):
     model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian())
     data = (problem.x, problem.y)
-    held, learned = (
+    fixed, learned = (
         bl.fit(model, bl.MAP(learn_noise=learn), data, seed=0, num_steps=200)
         for learn in (False, True)
     )
@@ -63,8 +63,8 @@ def test_the_noise_can_be_held(problem):
     def noise(posterior):
         return float(posterior.family.mean["likelihood"]["log_noise_scale"][0])
 
-    np.testing.assert_allclose(noise(held), start, rtol=1e-6)
+    np.testing.assert_allclose(noise(fixed), start, rtol=1e-6)
     assert abs(noise(learned) - start) > 0.1
-    moved = jax.tree.leaves(held.family.mean["network"])
+    moved = jax.tree.leaves(fixed.family.mean["network"])
     assert all(np.all(np.isfinite(leaf)) for leaf in moved)
-    assert held.trace["log_joint"][-1] > held.trace["log_joint"][0]
+    assert fixed.trace["log_joint"][-1] > fixed.trace["log_joint"][0]

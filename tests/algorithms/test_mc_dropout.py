@@ -73,8 +73,8 @@ def test_moments_of_a_linear_layer_are_those_of_the_formula(linear):
     project = np.kron(np.eye(3), x)
     np.testing.assert_allclose(project @ found[:12, :12] @ project.T, wanted, atol=1e-12)
     np.testing.assert_allclose(project @ q.mean_vector()[:12], KEEP * m @ x, atol=1e-12)
-    spread = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(q.std)])
-    np.testing.assert_allclose(spread**2, np.diag(found), atol=1e-12)
+    std = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(q.std)])
+    np.testing.assert_allclose(std**2, np.diag(found), atol=1e-12)
 
 
 @pytest.mark.parametrize("noise", ["bernoulli", "gaussian"])
@@ -110,7 +110,7 @@ def test_the_predictive_density_is_the_sum_over_all_masks(linear):
 
     check(np.exp(predictive.log_prob(y)[0]), stats.norm.pdf(y, means, 0.5).prod(axis=1))
     check(predictive.mean[0], means)
-    # 1 / tau and the spread of the means
+    # 1 / tau and the variance of the means
     check(predictive.variance[0], 0.5**2 + (means - weights @ means) ** 2)
 
 
@@ -483,17 +483,17 @@ def test_an_equinox_module_without_dropout_is_masked_like_our_own():
 # What it cannot do
 
 
-def test_its_spread_does_not_shrink_with_the_data():
-    """The known bias: with 16 times the rows an exact posterior has a quarter of the spread."""
+def test_its_std_does_not_shrink_with_the_data():
+    """The known bias: with 16 times the rows an exact posterior has a quarter of the std."""
     problem = problems.regression()
-    spreads = []
+    stds = []
     for copies in (1, 16):
         x, y = np.tile(problem.x, (copies, 1)), np.tile(problem.y, copies)
         posterior = bl.fit(
             problem.model, bl.MCDropout(keep=0.9), (x, y), seed=0, num_steps=1500, batch_size=60
         )
-        spreads.append(np.ravel(jax.tree.leaves(posterior.family.std)[0]))
-    ratio = np.linalg.norm(spreads[1]) / np.linalg.norm(spreads[0])
+        stds.append(np.ravel(jax.tree.leaves(posterior.family.std)[0]))
+    ratio = np.linalg.norm(stds[1]) / np.linalg.norm(stds[0])
     assert ratio > 0.9
 
 

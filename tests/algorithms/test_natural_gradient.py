@@ -155,7 +155,7 @@ def test_fits_a_q_of_ones_own():
     """A Gamma q and a Gamma posterior: the noise dies out, and the answer is exact."""
     target = bl.Target.from_log_density(poisson_gamma, {"t": jnp.ones(())})
     algorithm = NaturalGradient(q=free_gamma, gradient="score", learning_rate=0.3)
-    posterior = bl.fit(target, algorithm, seed=0, num_steps=400)
+    posterior = bl.fit(target, algorithm, seed=0, num_steps=600)
     found = posterior.family.gamma()
     np.testing.assert_allclose([found.shape["t"], found.rate["t"]], EXACT, rtol=1e-3)
 
@@ -173,16 +173,16 @@ def test_a_q_of_ones_own_by_reparametrised_gradients(x64):
         return jax.lax.scan(one, start, jax.random.split(key, 300))
 
     state, info = run(jax.random.key(0))
-    np.testing.assert_allclose(np.exp(tree.ravel(state.frame)), EXACT, rtol=1e-3)
+    np.testing.assert_allclose(np.exp(tree.ravel(state.q)), EXACT, rtol=1e-3)
     assert np.mean(info.clipped[100:]) == 0.0
 
 
-@pytest.mark.parametrize("gradient", ["reparam", pytest.param("score", marks=pytest.mark.slow)])
-def test_finds_the_mean_field_posterior(gradient):
+@pytest.mark.parametrize(("gradient", "seeds"), [("reparam", 3), ("score", 1)])
+def test_finds_the_mean_field_posterior(gradient, seeds):
     """Exact: mean of the posterior, variances 1 / diag(prec)."""
     problem = problems.regression()
     algorithm = NaturalGradient(gradient=gradient)
-    for seed in range(3):
+    for seed in range(seeds):
         posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=seed)
         off = (np.asarray(posterior.family.mean_vector()) - problem.mean) / problem.std
         assert np.max(np.abs(off)) < 0.1

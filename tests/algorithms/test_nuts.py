@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 import bayeslearn as bl
-from bayeslearn.algorithms.nuts import Point, TreeStats, grow
+from bayeslearn.algorithms.nuts import PhasePoint, TreeStats, grow
 
 LEAVES, DOUBLINGS = 32, 6
 SCALE = np.array([0.5, 2.0])  # of the metric, so that velocities are not momenta
@@ -22,9 +22,9 @@ def walk(momenta, uniform):
         leaf = point.position[0].astype(int) + 1
         momentum = momenta[leaf]
         log_density = 0.5 * momentum @ (SCALE * momentum) - leaf / 9
-        return Point(point.position + 1, momentum, log_density, point.gradient)
+        return PhasePoint(point.position + 1, momentum, log_density, point.gradient)
 
-    start = Point(jnp.asarray([-1.0, 0]), jnp.zeros(2), jnp.zeros(()), jnp.zeros(2))
+    start = PhasePoint(jnp.asarray([-1.0, 0]), jnp.zeros(2), jnp.zeros(()), jnp.zeros(2))
     no = jnp.asarray(False)
     stats = TreeStats(jnp.zeros((), jnp.int32), jnp.zeros(()), no, no)
     return grow(

@@ -27,6 +27,7 @@ SAMPLERS = {
     "mh-diagonal": bl.MetropolisHastings(num_warmup=2000, num_samples=3000, covariance="diagonal"),
 }
 SLOW = {"hmc-identity", "mh-diagonal"}
+LONG = pytest.mark.slow(reason="mixes slowly: many draws for 4000 effective ones")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def problem():
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SAMPLERS],
+    params=[pytest.param(n, marks=[LONG] * (n in SLOW)) for n in SAMPLERS],
 )
 def drawn(request, problem):
     """Draws (chains, draws, weights). A MixingWarning would be an error here."""

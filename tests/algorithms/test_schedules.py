@@ -94,7 +94,12 @@ def test_the_decay_of_a_converged_run_is_shortened(converged):
 
 def test_a_run_of_given_length_is_not(problem):
     posterior = bl.fit(
-        problem.model, "bayes-by-backprop", (problem.x, problem.y), seed=0, num_steps=300
+        problem.model,
+        "bayes-by-backprop",
+        (problem.x, problem.y),
+        seed=0,
+        num_steps=300,
+        options=bl.FitOptions(warm_start=0),
     )
     assert posterior.stopped == "All 300 steps were done."
 

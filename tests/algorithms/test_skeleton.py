@@ -10,7 +10,7 @@ import pytest
 
 import bayeslearn as bl
 
-PATH = Path(__file__).parents[1] / "docs" / "skeleton.py"
+PATH = Path(__file__).parents[2] / "docs" / "skeleton.py"
 NOISE, PRIOR = 0.5, 2.0
 
 

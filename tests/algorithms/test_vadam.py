@@ -1,4 +1,4 @@
-"""Vadam: Adam without noise, the spread from uncorrected squares, and what a batch costs."""
+"""Vadam: Adam without noise, the std from uncorrected squares, and what a batch costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_without_noise_and_prior_it_is_adam(x64):
     assert np.linalg.norm(mean) < 1.0
 
 
-def test_the_prior_pulls_and_the_spread_has_the_uncorrected_s(bound, problem, x64):
+def test_the_prior_pulls_and_the_std_has_the_uncorrected_s(bound, problem, x64):
     target, params = bound
     algorithm = Vadam(start="zero")
     state = jax.jit(algorithm.init)(jax.random.key(0), target, params)
@@ -123,8 +123,8 @@ def run(bound):
         algorithm = Vadam()
         state = jax.jit(algorithm.init)(jax.random.key(1), target, params)
         keys = jax.random.split(jax.random.key(2), 3000)
-        state, told = jax.jit(lambda s: jax.lax.scan(one, s, keys))(state)
-        mean, s = jax.tree.map(lambda v: np.asarray(v)[-1000:], told)
+        state, trace = jax.jit(lambda s: jax.lax.scan(one, s, keys))(state)
+        mean, s = jax.tree.map(lambda v: np.asarray(v)[-1000:], trace)
         q = algorithm.approximation(target, state)
         return q, mean.mean(axis=0), s.mean(axis=0)
 

@@ -29,7 +29,7 @@ def bound(problem):
 
 def test_moments_are_those_of_per_example_gradients(bound, x64, monkeypatch):
     target, params = bound
-    monkeypatch.setattr(curvature, "ROWS_AT_ONCE", 16)  # 60 rows: three chunks and a part
+    monkeypatch.setattr(curvature, "JACOBIAN_ROWS", 16)  # 60 rows: three chunks and a part
 
     def one(x, y):
         return jax.grad(lambda p: -target.log_likelihood(p, Batch(x[None], y[None]))[0])(params)
@@ -116,8 +116,8 @@ def run(bound):
         algorithm = VOGN()
         state = jax.jit(algorithm.init)(jax.random.key(1), target, params)
         keys = jax.random.split(jax.random.key(2), 3000)
-        state, told = jax.jit(lambda s: jax.lax.scan(one, s, keys))(state)
-        mean, s, info = jax.tree.map(lambda v: np.asarray(v)[-1000:], told)
+        state, trace = jax.jit(lambda s: jax.lax.scan(one, s, keys))(state)
+        mean, s, info = jax.tree.map(lambda v: np.asarray(v)[-1000:], trace)
         q = algorithm.approximation(target, state)
         return q, mean.mean(axis=0), s.mean(axis=0), info
 
@@ -141,7 +141,7 @@ def test_a_run_from_the_warm_start(problem):
 
 @pytest.mark.parametrize("squares", ["fisher", "gauss-newton"])
 def test_the_true_gauss_newton_survives_a_wrong_noise(problem, squares, x64):
-    """Noise set three times too large: the spread is mean field's, not a fraction of it."""
+    """Noise set three times too large: the std is mean field's, not a fraction of it."""
     likelihood = bl.likelihoods.Gaussian(noise_scale=2.1)
     model = bl.Model(problem.model.network, likelihood, problem.model.prior, dtype="float64")
     target, params = model.bind((problem.x, problem.y), jax.random.key(0))

@@ -256,7 +256,6 @@ def test_counting_does_not_go_on_for_ever(problem, parts, monkeypatch):
         bl.fit(problem.model, "map", Endless(), **RUN)
 
 
-@pytest.mark.slow
 def test_the_loader_of_pytorch(problem, listed):
     torch = pytest.importorskip("torch")
     rows = torch.utils.data.TensorDataset(torch.tensor(problem.x), torch.tensor(problem.y))
@@ -265,7 +264,6 @@ def test_the_loader_of_pytorch(problem, listed):
     np.testing.assert_array_equal(posterior.trace["log_joint"], listed.trace["log_joint"])
 
 
-@pytest.mark.slow
 def test_grain(problem, listed):
     grain = pytest.importorskip("grain")
     rows = list(zip(problem.x, problem.y, strict=True))

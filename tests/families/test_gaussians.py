@@ -159,8 +159,8 @@ def test_draws_have_the_moments_and_the_kl(kind):
     flat = np.concatenate([np.reshape(d, (NUM, -1)) for d in jax.tree.leaves(draws)], axis=1)
     errors = (flat.mean(0) - mean) / np.sqrt(np.diag(cov) / NUM)
     assert np.abs(errors).max() < 4
-    spread = np.sqrt((np.outer(np.diag(cov), np.diag(cov)) + cov**2) / NUM)
-    assert np.abs((np.cov(flat.T) - cov) / spread).max() < 4
+    errors = np.sqrt((np.outer(np.diag(cov), np.diag(cov)) + cov**2) / NUM)
+    assert np.abs((np.cov(flat.T) - cov) / errors).max() < 4
     with jax.enable_x64(True):
         ratio = jax.jit(jax.vmap(lambda w: q.log_prob(w) - other.log_prob(w)))(draws)
     ratio = np.asarray(ratio)

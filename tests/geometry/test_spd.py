@@ -205,19 +205,19 @@ def test_clip_acts_only_beyond_the_radius():
     z, xi = random_spd(0), random_tangent(1)
     whitened = scipy.linalg.eigh(np.asarray(xi), np.asarray(z), eigvals_only=True)
     largest = np.abs(whitened).max()
-    same, acted = spd.clip_tangent(z, xi, 1.01 * largest)
-    assert not acted
+    same, is_clipped = spd.clip_tangent(z, xi, 1.01 * largest)
+    assert not is_clipped
     assert jnp.array_equal(same, xi)
-    same, acted = spd.clip_tangent(z, xi, None)
-    assert not acted
+    same, is_clipped = spd.clip_tangent(z, xi, None)
+    assert not is_clipped
     assert jnp.array_equal(same, xi)
     radius = 0.5 * largest
-    held, acted = spd.clip_tangent(z, xi, radius)
-    assert acted
-    after = scipy.linalg.eigh(np.asarray(held), np.asarray(z), eigvals_only=True)
+    clipped, is_clipped = spd.clip_tangent(z, xi, radius)
+    assert is_clipped
+    after = scipy.linalg.eigh(np.asarray(clipped), np.asarray(z), eigvals_only=True)
     close(after, np.clip(whitened, -radius, radius))
     # The generalised eigenvectors stay: held commutes with xi relative to z.
-    close(held @ np.linalg.solve(z, xi), xi @ np.linalg.solve(z, held))
+    close(clipped @ np.linalg.solve(z, xi), xi @ np.linalg.solve(z, clipped))
 
 
 # Moving frame
@@ -242,8 +242,8 @@ def test_moving_frame_equals_transported_momentum(weight):
 
         whitened = spd.symmetrize(inverse_frame.T @ gradient @ inverse_frame)
         momentum = weight * momentum + (1 - weight) * whitened
-        frame, inverse_frame, acted = jitted(frame, inverse_frame, momentum, step)
-        assert not acted
+        frame, inverse_frame, is_clipped = jitted(frame, inverse_frame, momentum, step)
+        assert not is_clipped
     close(frame @ frame.T, z)
     close(frame @ momentum @ frame.T, moved)
     close(frame.T @ inverse_frame, np.eye(K))
@@ -261,10 +261,10 @@ def test_frame_step_clip():
         assert jnp.array_equal(left, right)
     assert not bare[2]
     radius = 0.5 * largest
-    new, new_inverse, acted = spd.frame_step(frame, inverse_frame, momentum, step, radius)
-    assert acted
-    held, _ = spd.clip_tangent(z, step * frame @ momentum @ frame.T, radius)
-    close(new @ new.T, spd.retract(z, held))
+    new, new_inverse, is_clipped = spd.frame_step(frame, inverse_frame, momentum, step, radius)
+    assert is_clipped
+    clipped, _ = spd.clip_tangent(z, step * frame @ momentum @ frame.T, radius)
+    close(new @ new.T, spd.retract(z, clipped))
     close(new.T @ new_inverse, np.eye(K))
 
 
@@ -303,19 +303,21 @@ def test_diagonal_twin_equals_full(name):
 def test_diagonal_clip_and_frame():
     z, xi = (jnp.asarray(a) for a in diagonal_cases()["norm"])
     radius = 0.5 * float(jnp.max(jnp.abs(xi / z)))
-    held, acted = spd.clip_tangent_diagonal(z, xi, radius)
+    clipped, is_clipped = spd.clip_tangent_diagonal(z, xi, radius)
     full, _ = spd.clip_tangent(jnp.diag(z), jnp.diag(xi), radius)
-    assert acted
-    close(jnp.diag(held), full)
+    assert is_clipped
+    close(jnp.diag(clipped), full)
     for slack in (2.01 * radius, None):
-        same, acted = spd.clip_tangent_diagonal(z, xi, slack)
-        assert not acted
+        same, is_clipped = spd.clip_tangent_diagonal(z, xi, slack)
+        assert not is_clipped
         assert jnp.array_equal(same, xi)
 
     frame = jnp.sqrt(z)
-    for bound, expected in ((None, xi), (2.01 * radius, xi), (radius, held)):
-        new, inverse, acted = spd.frame_step_diagonal(frame, 1 / frame, 10 * xi / z, 0.1, bound)
-        assert acted == (bound == radius)
+    for bound, expected in ((None, xi), (2.01 * radius, xi), (radius, clipped)):
+        new, inverse, is_clipped = spd.frame_step_diagonal(
+            frame, 1 / frame, 10 * xi / z, 0.1, bound
+        )
+        assert is_clipped == (bound == radius)
         close(new**2, spd.retract_diagonal(z, expected))
         close(new * inverse, 1.0)
     bare = spd.frame_step_diagonal(frame, 1 / frame, xi / z, 1.0, None)

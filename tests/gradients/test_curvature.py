@@ -42,7 +42,7 @@ def test_a_hessian_in_turns_is_the_whole(turns, monkeypatch):
     target, params = bound(bl.likelihoods.Gaussian(noise_scale=0.5), x, y)
     vector, unravel = tree.ravel(params), tree.unraveler(params)
     assert len(vector) == 13  # of 3 turns of 5 the last is shorter
-    monkeypatch.setitem(curvature.MOST_AT_ONCE, "cpu", 7 * 13 * -(-13 // turns))
+    monkeypatch.setitem(curvature.MAX_BATCH, "cpu", 7 * 13 * -(-13 // turns))
     (found,) = curvature.blocks(
         jax.random.key(0), target, params, None, whole_group(params), "hessian"
     )

@@ -28,7 +28,7 @@ def test_a_step_does_not_depend_on_how_its_draws_are_taken(bound, algorithm, mon
     state = jax.jit(algorithm.init)(key, target, params)
     found = []
     for limit in (0.0, np.inf):
-        monkeypatch.setitem(draws.MOST_BATCHED, jax.default_backend(), limit)
+        monkeypatch.setitem(draws.MAX_BATCHED, jax.default_backend(), limit)
         found.append(jax.jit(lambda s: algorithm.step(key, target, s, target.data))(state))
     looped, at_once = map(jax.tree.leaves, found)
     for a, b in zip(looped, at_once, strict=True):
@@ -36,6 +36,6 @@ def test_a_step_does_not_depend_on_how_its_draws_are_taken(bound, algorithm, mon
 
 
 def test_small_work_is_batched_and_large_work_looped(monkeypatch):
-    monkeypatch.setattr(draws, "MOST_BATCHED", {jax.default_backend(): 1000.0})
+    monkeypatch.setattr(draws, "MAX_BATCHED", {jax.default_backend(): 1000.0})
     assert draws.is_batched(10, 100)
     assert not draws.is_batched(11, 100)

@@ -46,14 +46,14 @@ def plain(**options):
     return bl.BayesByBackprop(**({"num_draws": 1} | fixed | options))
 
 
-def spread_like(params, scale):
+def std_like(params, scale):
     """Standard deviations that differ from weight to weight."""
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda w: jnp.asarray(scale * rng.uniform(0.5, 1.5, w.shape)), params)
 
 
 def zeta_of(params, scale):
-    rho = jax.tree.map(lambda s: s + jnp.log(-jnp.expm1(-s)), spread_like(params, scale))
+    rho = jax.tree.map(lambda s: s + jnp.log(-jnp.expm1(-s)), std_like(params, scale))
     return {"mean": params, "rho": rho}
 
 
@@ -81,7 +81,7 @@ def test_the_expected_gradient_is_that_of_weight_draws_and_its_variance_smaller(
         assert found.var(0).sum() < by_weights.var(0).sum() / 2
 
 
-def test_without_spread_it_is_the_gradient_at_the_mean(network):
+def test_at_a_std_of_zero_it_is_the_gradient_at_the_mean(network):
     target, params = network
     zeta, size = zeta_of(params, 1e-13), tree.size(params)
     exact = jax.jit(jax.grad(lambda p: -target.log_joint(p) / target.num_data))(params)
@@ -93,23 +93,22 @@ def test_without_spread_it_is_the_gradient_at_the_mean(network):
 
 def drawn(target, params, kind, num, scale=0.3):
     """q, the rewritten network, `num` draws of noise, and what the network makes of each."""
-    q = DiagonalGaussian(params, spread_like(params, scale))
+    q = DiagonalGaussian(params, std_like(params, scale))
     made = local.perturbation(target, params, None, kind)
     normals = noise.normal_like(jax.random.key(3), made.noise, num)
     outputs = jax.jit(jax.vmap(lambda e: made.target.outputs(*made.inputs(q, e))))(normals)
     return q, made, normals, np.asarray(outputs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "flipout"])
 def test_rows_are_uncorrelated_draws_with_the_moments_of_x_w(x64, kind):
     """5 standard errors for each of 16 moments and 24 products, twice: one in 20,000 seeds."""
-    x, num = columns(0, 4, 3), 20_000
+    x, num = columns(0, 4, 3), 5000
     target, params = bind(bl.networks.MLP([]), x, columns(1, 4, 2))
     q, _, _, outputs = drawn(target, params, kind, num)
-    layer, spread = params["network"]["layers"][0], q.std["network"]["layers"][0]
+    layer, stds = params["network"]["layers"][0], q.std["network"]["layers"][0]
     mean = x @ np.asarray(layer.weight).T + np.asarray(layer.bias)
-    std = np.sqrt(x**2 @ np.asarray(spread.weight**2).T + np.asarray(spread.bias**2))
+    std = np.sqrt(x**2 @ np.asarray(stds.weight**2).T + np.asarray(stds.bias**2))
     z = (outputs - mean) / std
     assert np.all(np.abs(z.mean(0)) < 5 / num**0.5)
     fourth = (z**2).std(0)
@@ -139,7 +138,7 @@ def test_activations_are_drawn_as_the_formula_says(network):
     ("module", "shape"),
     [
         (bl.networks.GRU(hidden=(3,)), (5, 2)),
-        pytest.param(bl.networks.CNN(filters=(3,), hidden=(4,)), (2, 6, 5), marks=pytest.mark.slow),
+        (bl.networks.CNN(filters=(3,), hidden=(4,)), (2, 6, 5)),
     ],
 )
 def test_flipout_gives_each_row_weights_of_its_own(x64, module, shape):
@@ -191,7 +190,6 @@ def test_leaves_without_a_rule_are_named(odd):
     assert not bl.BayesByBackprop().run_notes(*odd)
 
 
-@pytest.mark.slow
 def test_leaves_without_a_rule_have_the_expected_gradient_too(odd):
     """With a learned noise scale, which is one draw for all rows. 54 numbers: one in 2700 seeds."""
     target, params = odd
@@ -211,7 +209,6 @@ def test_inputs_of_zero_have_a_gradient(network):
     assert np.all(np.isfinite(found))
 
 
-@pytest.mark.slow
 def test_several_draws_at_once_are_the_mean_of_each(network):
     """Four draws as more rows, beside the mean of the gradients of each."""
     target, params = network
@@ -235,7 +232,6 @@ def test_several_draws_at_once_are_the_mean_of_each(network):
     np.testing.assert_allclose(found, wanted(zeta), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_fits_reach_the_diagonal_optimum():
     problem = problems.regression()
     for kind in ("local", "flipout"):
@@ -250,7 +246,7 @@ def test_what_it_cannot_serve_is_refused(x64):
     x, y = columns(0, ROWS, 3), columns(1, ROWS)
     with pytest.raises(ArgumentError, match='`kl` must be "closed-form" with perturb="local"'):
         bl.BayesByBackprop(perturb="local", kl="sampled")
-    with pytest.raises(ArgumentError, match='`perturb` must be "weights" with a q'):
+    with pytest.raises(ArgumentError, match='`perturb` must be "weights" with a `q`'):
         bl.BayesByBackprop(perturb="local", q=lambda params: params)
     laplace = bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(), bl.priors.Laplace(1.0))
     with pytest.raises(ArgumentError, match='be Gaussian for bayes-by-backprop with perturb="loc'):
@@ -260,7 +256,7 @@ def test_what_it_cannot_serve_is_refused(x64):
         bl.fit(density, bl.BayesByBackprop(perturb="flipout"), seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="fits of a network to convergence")
 @pytest.mark.parametrize("kind", ["local", "flipout"])
 def test_fits_in_single_precision_of_some_leaves_in_pieces_of_a_batch(kind):
     """As with weight draws: the lower bounds agree to 0.1 nats a row."""
@@ -271,7 +267,7 @@ def test_fits_in_single_precision_of_some_leaves_in_pieces_of_a_batch(kind):
             bl.networks.MLP([8, 4]),
             bl.likelihoods.Gaussian(),
             bayesian=["layers.0.*", "layers.2.*"],
-            points="joint",
+            frozen="joint",
         )
         posterior = bl.fit(
             model,

@@ -45,14 +45,14 @@ class Quadratic:
         std = 1.3 / np.sqrt(np.diag(self.prec))
         mean = unravel(jnp.asarray(self.mean + std * rng.normal(size=len(std))))
         if covariance == "diagonal":
-            return {"mean": mean, "spread": jax.tree.map(jnp.log, unravel(jnp.asarray(std)))}
+            return {"mean": mean, "scale": jax.tree.map(jnp.log, unravel(jnp.asarray(std)))}
         leaves = jax.tree.leaves(unravel(jnp.asarray(std)))
         factors = []
         for group in GROUPS[covariance]:
             s = np.concatenate([np.ravel(leaves[i]) for i in group])
             mixed = np.tril(0.3 * rng.normal(size=(len(s), len(s))), -1) + np.eye(len(s))
             factors.append(score.log_diagonal(jnp.asarray(s[:, None] * mixed)))
-        return {"mean": mean, "spread": tuple(factors)}
+        return {"mean": mean, "scale": tuple(factors)}
 
     def exact_gradient(self, covariance, zeta):
         def elbo(z):
@@ -87,20 +87,20 @@ def test_scores_are_those_of_autodiff(x64, quadratic, covariance):
         def log_prob(z):
             return family(z, covariance).log_prob(jax.lax.stop_gradient(frame.draw(alone)))
 
-        told = score.average(frame, noise, jnp.ones((1, 1)))
+        estimate = score.average(frame, noise, jnp.ones((1, 1)))
         return {
             "log q": (jnp.sum(score.log_density_terms(frame, alone)), log_prob(zeta)),
-            "score": (score.to_zeta(frame, told), jax.grad(log_prob)(zeta)),
-            "squares": (score.squared_scores(frame, noise)[0], told),
+            "score": (score.to_zeta(frame, estimate), jax.grad(log_prob)(zeta)),
+            "squares": (score.squared_scores(frame, noise)[0], estimate),
         }
 
     found = both_ways(zeta, jax.random.key(0))
     np.testing.assert_allclose(*found["log q"], rtol=1e-10)
     for a, b in zip(*map(jax.tree.leaves, found["score"]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-    squares, told = found["squares"]
-    spread = [np.tril(m) if covariance == "full" else m for m in jax.tree.leaves(told.spread)]
-    for value, g, m in zip(squares, jax.tree.leaves(told.mean), spread, strict=True):
+    squares, estimate = found["squares"]
+    variances = [np.tril(m) if covariance == "full" else m for m in jax.tree.leaves(estimate.scale)]
+    for value, g, m in zip(squares, jax.tree.leaves(estimate.mean), variances, strict=True):
         np.testing.assert_allclose(value, np.sum(g**2) + np.sum(m**2), rtol=1e-12)
 
 
@@ -117,28 +117,28 @@ def test_every_baseline_and_each_factors_own_h_are_unbiased(x64, quadratic, cova
         noise = frame.noise(key, 8)
         found = {}
         for rao_blackwell in (False, True):
-            told = score.evaluate(quadratic.target, frame, None, noise, rao_blackwell)
+            estimate = score.evaluate(quadratic.target, frame, None, noise, rao_blackwell)
             squares = score.squared_scores(frame, noise)
             for baseline in score.BASELINES:
-                weight = score.centred(told.h, squares, baseline)
+                weight = score.centred(estimate.h, squares, baseline)
                 gradient = score.to_zeta(frame, score.average(frame, noise, weight))
                 found[baseline, rao_blackwell] = tree.ravel(gradient)
         return found
 
     found = gradients(jax.random.split(jax.random.key(3), 4000))
     free = wanted != 0.0  # above the diagonal of a Cholesky factor there is nothing
-    spread = {}
+    variances = {}
     for setting, values in found.items():
         values = np.asarray(values)
         assert np.all(values[:, ~free] == 0.0)
         error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
         z = (values.mean(axis=0) - wanted)[free] / error[free]
         assert np.max(np.abs(z)) < 4.5, (setting, z)
-        spread[setting] = np.mean(values.var(axis=0)[free] / wanted[free] ** 2)
+        variances[setting] = np.mean(values.var(axis=0)[free] / wanted[free] ** 2)
     for rao_blackwell in (False, True):
-        bare = spread["none", rao_blackwell]
-        assert spread["leave-one-out", rao_blackwell] < 0.2 * bare
-        assert spread["control-variate", rao_blackwell] < 0.3 * bare
+        bare = variances["none", rao_blackwell]
+        assert variances["leave-one-out", rao_blackwell] < 0.2 * bare
+        assert variances["control-variate", rao_blackwell] < 0.3 * bare
 
 
 def test_noise_dies_out_where_q_is_the_posterior(x64, quadratic):
@@ -147,7 +147,7 @@ def test_noise_dies_out_where_q_is_the_posterior(x64, quadratic):
 
     @jax.jit
     def weights(key):
-        frame = score.to_frame({"mean": mean, "spread": (score.log_diagonal(lower),)}, ((0, 1),))
+        frame = score.to_frame({"mean": mean, "scale": (score.log_diagonal(lower),)}, ((0, 1),))
         noise = frame.noise(key, 8)
         h = score.evaluate(quadratic.target, frame, None, noise, False).h
         squares = score.squared_scores(frame, noise)
@@ -241,7 +241,7 @@ def test_frames_and_zetas_are_the_same_gaussian(x64, quadratic):
     again, lower = round_trip(zeta, rotation)
     for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(zeta), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
-    np.testing.assert_allclose(lower, score.exp_diagonal(zeta["spread"][0]), atol=1e-12)
+    np.testing.assert_allclose(lower, score.exp_diagonal(zeta["scale"][0]), atol=1e-12)
 
 
 def test_average_is_a_plain_mean_at_first_and_an_eighth_of_a_long_run(x64):

@@ -38,20 +38,20 @@ def quadratic():
 def frame_of(mean, cov, is_full):
     params = {"a": jnp.asarray(mean[:2]), "b": jnp.asarray(mean[2])}
     if is_full:
-        return BlockFrame.start(params, (jnp.linalg.inv(jnp.asarray(cov)),), ((0, 1),))
+        return BlockFrame.from_prec(params, (jnp.linalg.inv(jnp.asarray(cov)),), ((0, 1),))
     variance = np.diag(cov)
     prec = {"a": jnp.asarray(1 / variance[:2]), "b": jnp.asarray(1 / variance[2])}
-    return DiagonalFrame.start(params, prec)
+    return DiagonalFrame.from_prec(params, prec)
 
 
-def dense(frame, told):
+def dense(frame, estimate):
     """Gradients in ordinary coordinates: C^-T g, C^-T G C^-1."""
     if isinstance(frame, BlockFrame):
         root = np.linalg.inv(np.asarray(frame.factors[0]))
-        mean, cov = np.asarray(told.mean[0]), np.asarray(frame.dense(told.cov)[0])
+        mean, cov = np.asarray(estimate.mean[0]), np.asarray(frame.dense(estimate.cov)[0])
         return root.T @ mean, root.T @ cov @ root
     std = np.asarray(tree.ravel(frame.std))
-    mean, cov = tree.ravel(told.mean), tree.ravel(frame.dense(told.cov))
+    mean, cov = tree.ravel(estimate.mean), tree.ravel(frame.dense(estimate.cov))
     return np.asarray(mean) / std, np.asarray(cov) / std**2
 
 
@@ -63,9 +63,9 @@ def test_estimators_are_unbiased(quadratic, gradient, is_full):
     frame = frame_of(mean, cov, is_full)
 
     def one(key):
-        told = whitened.estimate(key, target, frame, None, gradient=gradient, num_draws=8)
-        whole = told.cov
-        return told.mean, frame.dense(whole), told.elbo
+        estimate = whitened.estimate(key, target, frame, None, gradient=gradient, num_draws=8)
+        whole = estimate.cov
+        return estimate.mean, frame.dense(whole), estimate.elbo
 
     means, covs, elbos = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), DRAWS))
     exact_mean = -prec @ (mean - mode)
@@ -92,10 +92,10 @@ def test_the_hessian_form_is_exact_on_a_quadratic(quadratic):
     target, prec, mode = quadratic
     cov = np.diag([0.5, 0.2, 0.4]) + 0.05
     frame = frame_of(mode + 0.3, cov, is_full=True)
-    told = whitened.estimate(
+    estimate = whitened.estimate(
         jax.random.key(0), target, frame, None, gradient="hessian", num_draws=2
     )
-    _, found = dense(frame, told)
+    _, found = dense(frame, estimate)
     np.testing.assert_allclose(found, 0.5 * (np.linalg.inv(cov) - prec), atol=1e-9)
 
 
@@ -104,22 +104,22 @@ def test_the_hessian_form_is_exact_on_a_quadratic(quadratic):
 def test_there_is_no_noise_at_a_gaussian_posterior(quadratic, gradient, num_draws):
     target, prec, mode = quadratic
     frame = frame_of(mode, np.linalg.inv(prec), is_full=True)
-    told = whitened.estimate(
+    estimate = whitened.estimate(
         jax.random.key(3), target, frame, None, gradient=gradient, num_draws=num_draws
     )
-    assert np.abs(told.mean[0]).max() < 1e-8
-    assert np.abs(frame.dense(told.cov)[0]).max() < 1e-8
+    assert np.abs(estimate.mean[0]).max() < 1e-8
+    assert np.abs(frame.dense(estimate.cov)[0]).max() < 1e-8
 
 
 def test_both_forms_of_the_score_have_the_same_mean():
     problem = problems.regression()
     target, params = problem.model.bind((problem.x, problem.y), jax.random.key(0))
-    frame = BlockFrame.start(params, (jnp.asarray(problem.prec) * 1.5,), ((0,),))
+    frame = BlockFrame.from_prec(params, (jnp.asarray(problem.prec) * 1.5,), ((0,),))
 
     def one(key, form):
         noise = frame.noise(key, 16)
-        told = whitened.score(target, frame, None, noise, form=form)
-        return told.mean[0], frame.dense(told.cov)[0]
+        estimate = whitened.score(target, frame, None, noise, form=form)
+        return estimate.mean[0], frame.dense(estimate.cov)[0]
 
     keys = jax.random.split(jax.random.key(5), DRAWS)
     by_h = jax.jit(jax.vmap(lambda k: one(k, "h")))(keys)
@@ -143,7 +143,7 @@ def test_low_rank_and_dense_spectra_are_the_same_matrix(num, size):
     rng = np.random.default_rng(2)
     a, b = jnp.asarray(rng.normal(size=(num, size))), jnp.asarray(rng.normal(size=(num, size)))
     params = {"w": jnp.zeros(size)}
-    frame = BlockFrame.start(params, (jnp.eye(size),), ((0,),))
+    frame = BlockFrame.from_prec(params, (jnp.eye(size),), ((0,),))
     terms = frame.outer((a,), (b,))
     spectrum = frame.spectrum(terms)
     matrix = np.asarray(a.T @ b) / num
@@ -178,7 +178,7 @@ def test_blocks_of_equal_size_are_what_each_is_alone(num):
     def results(chosen):
         mean = {str(i): jnp.full(sizes[i], 0.5 + i) for i in chosen}
         groups = tuple((j,) for j in range(len(chosen)))
-        frame = BlockFrame.start(mean, tuple(jnp.asarray(precs[i]) for i in chosen), groups)
+        frame = BlockFrame.from_prec(mean, tuple(jnp.asarray(precs[i]) for i in chosen), groups)
         a_, b_, step_ = (tuple(values[i] for i in chosen) for values in (a, b, step))
         terms = frame.outer(a_, b_)
         spectrum = frame.spectrum(terms).scaled(0.1)

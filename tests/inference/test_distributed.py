@@ -17,7 +17,9 @@ import pytest
 
 import bayeslearn as bl
 from bayeslearn.algorithms.vogn import VOGNState
+from bayeslearn.distributed.__main__ import launch
 
+MANY = pytest.mark.slow(reason="fits on many layouts, or in several processes")
 TESTS = Path(__file__).parents[1]
 
 
@@ -42,7 +44,7 @@ def alone() -> bl.Posterior:
 
 @pytest.mark.parametrize(
     ("what", "number"),
-    [("few_devices", 4), pytest.param("more_devices", 42, marks=pytest.mark.slow)],
+    [("few_devices", 4), pytest.param("more_devices", 42, marks=MANY)],
 )
 def test_results_do_not_depend_on_the_number_of_devices(what, number, tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -74,7 +76,7 @@ def found(folder: Path, what: str, num: int) -> list[dict[str, np.ndarray]]:
     return values
 
 
-@pytest.mark.slow
+@MANY
 @pytest.mark.filterwarnings("ignore::bayeslearn.MixingWarning")  # chains of ten draws
 @pytest.mark.parametrize("num", [2, 4])
 def test_processes_give_what_one_gives(num, tmp_path, alone):
@@ -113,7 +115,7 @@ def fail(event) -> None:
         raise ZeroDivisionError
 
 
-@pytest.mark.slow
+@MANY
 def test_the_command_line_over_processes_writes_one_run(tmp_path):
     x, y = worker.rows()
     table = np.column_stack([x, y])
@@ -140,7 +142,6 @@ def test_the_command_line_over_processes_writes_one_run(tmp_path):
 
 
 def test_the_launcher_passes_on_what_became_of_its_processes(capfd):
-    launch = bl.distributed.launch
     script = "import os, sys, time; i = int(os.environ['BAYESLEARN_PROCESS_ID']);"
     assert launch([sys.executable, "-c", script + "assert i < 3"], 3) == 0
     began = time.monotonic()

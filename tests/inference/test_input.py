@@ -15,7 +15,7 @@ from bayeslearn.errors import ArgumentError, DataError
 ROWS, COLUMNS = 11, 3
 X = np.random.default_rng(0).normal(size=(ROWS, COLUMNS))
 Y = np.random.default_rng(1).normal(size=ROWS)
-LOOP = ("_init", "_steps", "_draws", "_evaluate", "_log_joint")
+LOOP = ("init_state", "init_state_from", "_steps", "draw", "evaluate", "log_joint")
 
 
 def regression():
@@ -102,8 +102,6 @@ AT_ONCE = {
     "negative batch": (options(batch_size=-1), "`batch_size` must be .*at least 1, got -1"),
     "negative seed": (options(seed=-1), "`seed` must be .*at least 0, got -1"),
     "seed of the wrong type": (options(seed="0"), "`seed` must be a whole number.*got '0'"),
-    "patience zero": (options(patience=0), "`patience` must be .*got 0"),
-    "eval_every zero": (options(eval_every=0), "`eval_every` must be .*got 0"),
     "steps for a sampler": (
         options(algorithm="hmc", num_steps=100),
         "`num_steps` must be left out for the sampler hmc, got 100. Set num_warmup",
@@ -123,16 +121,30 @@ AT_ONCE = {
     ),
     "a class": (options(algorithm=bl.HMC), r"`algorithm` must be an object.*Write bl.HMC\(\)"),
     "a number": (options(algorithm=3), "`algorithm` must be an algorithm, such as .*, got 3"),
-    "no data": (options(data=None), r"`data` must be a pair \(x, y\), got None"),
-    "only x": (options(data=X), r"`data` must be a pair \(x, y\), or an iterable.*got a ndarray"),
-    "three tables": (options(data=(X, Y, Y)), "`data` must be a pair .*, got a tuple"),
+    "no data": (options(data=None), r"`data` must be \(x, y\), got None"),
+    "only x": (options(data=X), r"`data` must be \(x, y\), .*or an iterable.*got a ndarray"),
+    "four tables": (options(data=(X, Y, Y, Y)), "`data` must be .*, got a tuple"),
+    "negative weight": (options(data=(X, Y, -np.ones(ROWS))), "`weight` must hold one number from"),
+    "no weight": (options(data=(X, Y, np.zeros(ROWS))), "`weight` must hold .*not all of them 0"),
+    "weight too short": (options(data=(X, Y, np.ones(3))), "`weight` must hold .*of the 11 rows"),
+    "an old keyword": (
+        options(patience=5),
+        r"`patience` has moved: write options=bl\.FitOptions\(",
+    ),
+    "another old keyword": (options(params={}), "`params` has moved: write init="),
     "no model": (options(model=bl.networks.MLP([3])), "`model` must be a bl.Model .*got a MLP"),
     "batches without a count": (
         options(data=iter([(X, Y)])),
         "`num_data` must be given when data is an iterator that can be read only once, got None",
     ),
-    "no batch": (options(data=[], num_data=5), "`data` must give at least one batch.*without"),
-    "no pairs": (options(data=[1, 2, 3], num_data=5), r"`data` must be a pair \(x, y\), got a int"),
+    "no batch": (
+        options(data=[], options=bl.FitOptions(num_data=5)),
+        "`data` must give at least one batch.*without",
+    ),
+    "no pairs": (
+        options(data=iter([1, 2, 3, 4]), options=bl.FitOptions(num_data=5)),
+        r"`data` must be \(x, y\).*, got a int",
+    ),
 }
 
 
@@ -199,15 +211,15 @@ WITH_THE_NETWORK = {
         "`params` must hold floating-point arrays only, got w of type int",
     ),
     "start of another structure": (
-        options(params={"w": np.ones(3)}),
-        "`params` must have the structure .*, got the tree",
+        options(init={"w": np.ones(3)}),
+        "`init` must have the structure .*, got the tree",
     ),
     "batches for a sampler": (
-        options(algorithm="hmc", data=[(X, Y)], num_data=ROWS),
+        options(algorithm="hmc", data=[(X, Y)], options=bl.FitOptions(num_data=ROWS)),
         "`data` must be arrays .*hmc needs all rows in every step, got an iterable",
     ),
     "count beside arrays": (
-        options(num_data=ROWS),
+        options(options=bl.FitOptions(num_data=ROWS)),
         "`num_data` must be left out when data are arrays, got 11",
     ),
     "prior for another network": (
@@ -258,6 +270,9 @@ def test_a_numpy_batch_size_larger_than_the_data():
         (lambda: bl.HMC(mass_matrix="full"), "`mass_matrix` must be one of 'identity', .*'full'"),
         (lambda: bl.HMC(num_samples=0), "`num_samples` must be at least 1, got 0"),
         (lambda: bl.MAP(learning_rate="fast"), "`learning_rate` must be a number, got 'fast'"),
+        (lambda: bl.FitOptions(patience=0), "`patience` must be .*got 0"),
+        (lambda: bl.FitOptions(eval_every=0), "`eval_every` must be .*got 0"),
+        (lambda: bl.FitOptions(remat=1), "`remat` must be True or False, got 1"),
         (lambda: bl.MAP(optimizer="adamm"), "`optimizer` must be .*, got 'adamm'"),
     ],
 )
@@ -300,7 +315,7 @@ def test_bad_questions_to_a_posterior(posterior, ask, message):
 
 def test_bad_batches_in_the_middle_of_a_run():
     def run(bad):
-        data = [(X[:5], Y[:5]), bad]
+        data = iter([(X[:5], Y[:5]), bad])
         bl.fit(regression(), "map", data, seed=0, num_steps=5, options=bl.FitOptions(num_data=ROWS))
 
     for bad, message in (
@@ -324,4 +339,4 @@ def test_a_target_brings_its_own_data_and_needs_a_start():
     target = bl.Target.from_log_density(lambda w: -jnp.sum(w**2), jnp.ones(2))
     refused(options(model=target), "`data` must be left out: a Target has its own")
     bound, _ = regression().bind((X, Y), jax.random.key(0))
-    refused(options(model=bound, data=None), "`params` must be given to start from")
+    refused(options(model=bound, data=None), "`init` must be given to start from")

@@ -38,8 +38,8 @@ def test_estimators_do_not_see_the_scale_of_columns():
 
 def test_fit_warns_of_scales_and_of_a_single_row():
     scales = np.array([1e-8, 1.0, 1e8])
-    told = r"2 column\(s\) of x are as large as .*e\+08 or as small as .*e-08.*unit spread"
-    with pytest.warns(DataWarning, match=told):
+    message = r"2 column\(s\) of x are as large as .*e\+08 or as small as .*e-08.*unit variance"
+    with pytest.warns(DataWarning, match=message):
         found = bl.fit(linear(), "map", (X * scales, Y), seed=0, num_steps=20)
     assert finite(found)
     with pytest.warns(DataWarning, match="There is a single row"):

@@ -1,4 +1,4 @@
-"""Whatever valid input: a finite, normalised posterior with a positive spread, or a named error.
+"""Whatever valid input: a finite, normalised posterior with positive variances, or a named error.
 
 The short form varies scales, offsets, seeds and step sizes on shapes that compile once; the long
 one (`--slow all`, BAYESLEARN_EXAMPLES=2000) walks all algorithms, their options, shapes and dtypes
@@ -130,12 +130,12 @@ def check(case, outcomes):
             is_trace = any(leaf is values for values in posterior.trace.values())
             assert is_trace or np.all(np.isfinite(leaf))
     if getattr(family, "has_own_masks", False):
-        pass  # the spread is in the network's own masks, and is seen in its predictions
+        pass  # the variance is in the network's own masks, and is seen in its predictions
     elif case["name"] == "mc-dropout" or posterior.draws is not None:
-        # Masks of whole units, or fewer draws than weights: spread, but not in every direction.
-        spread = np.linalg.eigvalsh(np.asarray(family.cov_matrix(), np.float64))
-        assert spread.max() > 0
-        assert spread.min() >= -1e-12 * spread.max()
+        # Masks of whole units, or fewer draws than weights: variance, but not in every direction.
+        variances = np.linalg.eigvalsh(np.asarray(family.cov_matrix(), np.float64))
+        assert variances.max() > 0
+        assert variances.min() >= -1e-12 * variances.max()
     elif hasattr(family, "cov_matrix"):
         assert np.linalg.eigvalsh(np.asarray(family.cov_matrix(), np.float64)).min() > 0
     elif hasattr(family, "std") and case["name"] != "map":
@@ -148,7 +148,7 @@ def check(case, outcomes):
         assert np.all(np.asarray(predictive.std) > 0)
 
 
-def walk(strategy, number):
+def run_examples(strategy, number):
     outcomes: Counter = Counter()
 
     @settings(max_examples=number, deadline=None, database=None, derandomize=True)
@@ -164,11 +164,23 @@ def walk(strategy, number):
 
 def test_scales_offsets_and_step_sizes():
     shape = {"task": "regression", "rows": 12, "columns": 2, "dtype": None, "options": {}}
-    walk(examples([shape | {"name": name} for name in ("map", "vogn", "laplace")]), SHORT)
+    run_examples(examples([shape | {"name": name} for name in ("map", "vogn", "laplace")]), SHORT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(bl.ALGORITHMS))
-def test_options_shapes_dtypes_and_scales_of_every_algorithm(name):
+GROUPS = {
+    "samplers": [n for n, a in sorted(bl.ALGORITHMS.items()) if a.capabilities.is_sampler],
+    "bounds": [
+        n
+        for n, a in sorted(bl.ALGORITHMS.items())
+        if a.capabilities.has_lower_bound and a.auto_steps > 1
+    ],
+}
+GROUPS["others"] = sorted(set(bl.ALGORITHMS) - {n for names in GROUPS.values() for n in names})
+
+
+@pytest.mark.slow(reason="every option of every algorithm compiles anew")
+@pytest.mark.parametrize("group", GROUPS)
+def test_options_shapes_dtypes_and_scales_of_every_algorithm(group):
     number = -(-LONG // len(bl.ALGORITHMS))
-    print(name, dict(walk(examples(layouts(name)), number)))
+    for name in GROUPS[group]:
+        print(name, dict(run_examples(examples(layouts(name)), number)))

@@ -198,8 +198,8 @@ def test_batch_statistics_are_those_of_training(name):
     """They are no weights, and have moved from 0 and 1, so that the test above means something."""
     network = as_network(given(name).network)
     assert len(given(name).weights) == 6
-    held = [leaf for leaf in jax.tree.leaves(network.held) if leaf.shape == (2,)]
-    floats = [np.asarray(leaf) for leaf in held if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    frozen = [leaf for leaf in jax.tree.leaves(network.frozen) if leaf.shape == (2,)]
+    floats = [np.asarray(leaf) for leaf in frozen if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert len(floats) == 2
     mean, var = floats
     assert np.max(np.abs(mean)) > 0.01
@@ -224,14 +224,7 @@ def test_leaves_have_the_frameworks_names(name, wanted):
 # Fitting
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nnx mlp",
-        pytest.param("linen mlp", marks=pytest.mark.slow),
-        pytest.param("keras mlp", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["nnx mlp", "linen mlp", "keras mlp"])
 def test_fit_predict_and_fit_again_without_compiling(name, compiles):
     posterior = bl.fit(model(name), bl.VOGN(), data(name), seed=0, num_steps=30)
     predictive = posterior.predict(X)
@@ -244,9 +237,8 @@ def test_fit_predict_and_fit_again_without_compiling(name, compiles):
     np.testing.assert_array_equal(again.family.mean_vector(), posterior.family.mean_vector())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MLPS)
-def test_hmc_takes_every_framework(name):
+def test_hmc_takes_a_network_of_a_framework():
+    name = "nnx mlp"
     algorithm = bl.HMC(num_warmup=30, num_samples=20, max_leapfrog=8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bl.MixingWarning)
@@ -255,17 +247,17 @@ def test_hmc_takes_every_framework(name):
     assert error < np.var(Y)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CNNS)
-def test_images_are_fitted_with_batch_statistics_held(name):
+def test_images_are_fitted_with_batch_statistics_frozen():
+    name = "linen cnn"
     posterior = bl.fit(model(name), bl.BayesByBackprop(), data(name), seed=0, num_steps=20)
     probs = posterior.predict(IMAGES).mean
     np.testing.assert_allclose(np.sum(probs, axis=1), 1.0, rtol=1e-6)
     assert np.mean(np.argmax(probs, axis=1) == LABELS) > 1 / 3
-    held = as_network(given(name).network).held
-    kept = posterior.target.network.held
-    for before, after in zip(jax.tree.leaves(held), jax.tree.leaves(kept), strict=True):
-        assert jnp.array_equal(before, after)
+    before = jax.tree.leaves(as_network(given(name).network).frozen)
+    after = jax.tree.leaves(posterior.target.network.frozen)
+    assert before
+    for one, other in zip(before, after, strict=True):
+        assert jnp.array_equal(one, other)
 
 
 # What is special to one framework
@@ -345,14 +337,14 @@ def test_linen_alone_is_initialised_and_bound_keeps_its_variables():
     np.testing.assert_array_equal(
         alone.init(key, X[0], 1)["kernel"], module.init(key, X[:1])["params"]["kernel"]
     )
-    variables = {"init": {"kernel": np.ones((3, 1)), "bias": np.zeros(1)}}
+    variables = {"params": {"kernel": np.ones((3, 1)), "bias": np.zeros(1)}}
     bound = as_network(module.bind(variables))
     params = bound.init(key, X[0], 1)
     np.testing.assert_array_equal(params["kernel"], np.ones((3, 1)))
     np.testing.assert_allclose(bound.apply(params, X[0]), X[0].sum(keepdims=True), rtol=1e-6)
 
 
-def test_keras_layers_that_are_not_trainable_are_held():
+def test_keras_layers_that_are_not_trainable_are_frozen():
     keras = pytest.importorskip("keras")
     own = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
@@ -439,7 +431,7 @@ def other_inputs():
         (keras_names_twice, r"one name for each weight, got same.bias, same.kernel more than once"),
         (two_outputs, r"give 1 output\(s\) for one example.*got outputs of shape \(2,\)"),
         (other_inputs, r"accept one example of shape \(3,\), but it failed"),
-        (lambda: jnp.tanh, r"got a .*A function alone does not say where to start"),
+        (lambda: jnp.tanh, r"got a .*A function alone has no initial parameters"),
         (lambda: "mlp", r"a pair \(params, apply\) or \(init, apply\), got a str\.$"),
         (lambda: ({"w": jnp.tanh}, jnp.dot), "have arrays only as parameters"),
         (lambda: (1.0, 2.0, 3.0), "got a tuple"),
@@ -469,5 +461,5 @@ def test_no_framework_is_imported_unasked():
         "bl.Model((jnp.ones(3), jnp.dot), bl.likelihoods.Gaussian())\n"
         "print([m for m in ('flax', 'keras') if m in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -95,7 +95,7 @@ def of_comparison(regressor, sampler, split, of_fit):
         },
         {"method": "map", "metrics": {"rmse": [1.0, 0.2]}, "seconds": [0.5, 0.1], **good},
     ]
-    told = {
+    result = {
         "kind": "comparison",
         "task": "regression",
         "recommended": "laplace",
@@ -113,7 +113,7 @@ def of_comparison(regressor, sampler, split, of_fit):
     }
     return report.from_comparison(
         SimpleNamespace(
-            to_dict=lambda: told,
+            to_dict=lambda: result,
             first_split=split,
             fitted={"laplace": regressor, "hmc": sampler, "map": SimpleNamespace(posterior_=None)},
         )
@@ -141,8 +141,8 @@ def test_a_page_can_be_written_again_from_a_file_without_jax(of_classes, tmp_pat
     )
     path = tmp_path / "again.html"
     command = [sys.executable, "-c", code, str(path)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
     report.write(of_classes, tmp_path / "first.html")
     assert path.read_text() == (tmp_path / "first.html").read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.html", "first.html", "report.json"]
@@ -166,24 +166,25 @@ def test_scores_and_points_are_in_the_units_of_y(of_fit, regressor, split):
     assert of_fit["fits"][0]["where"]["label"].startswith("first principal component")
 
 
-def test_classes_are_told_by_name_and_the_observed_one_always(of_classes, classifier, labelled):
+def test_classes_are_named_and_the_observed_one_always(of_classes, classifier, labelled):
     x, y = labelled[2:]
     probs = classifier.predict_proba(x)
     fit = of_classes["fits"][0]
     assert fit["classes"] == [str(name) for name in classifier.classes_]
-    for row, told in enumerate(fit["rows"]["probs"]):
-        assert {label: share / 1000 for label, share in told} == pytest.approx(
+    for row, result in enumerate(fit["rows"]["probs"]):
+        assert {label: share / 1000 for label, share in result} == pytest.approx(
             dict(enumerate(probs[row])), abs=6e-4
         )
     assert np.array(fit["classes"])[fit["rows"]["observed"]].tolist() == y.tolist()
     codes = np.searchsorted(classifier.classes_, y)
-    found = metrics.reliability(classifier._predictive(x), codes)
+    found = metrics.reliability(classifier.predictive(x), codes)
+    assert codes.tolist() == classifier.observed(x, y).tolist()
     assert fit["calibration"]["rows"] == found.rows.tolist()
     side = fit["where"]["side"]
     assert len(fit["where"]["classes"]) == side * side
 
 
-def test_a_sampler_tells_of_its_chains_and_a_point_of_no_widths(of_comparison, of_classes):
+def test_a_sampler_has_chains_and_a_point_no_widths(of_comparison, of_classes):
     fits = {fit["method"]: fit for fit in of_comparison["fits"]}
     chains, trace = fits["hmc"]["chains"], fits["hmc"]["trace"]
     assert chains["draws"] == 20 * chains["chains"]
@@ -217,8 +218,8 @@ def test_what_is_no_estimator_or_no_contents_is_refused(split):
         report.from_fit(bl.BayesianNNRegressor(), *split)
     with pytest.raises(ArgumentError, match="`contents` must be what from_fit"):
         report.render({"kind": "cake"})
-    with pytest.raises(ArgumentError, match="table"):
-        report.render({"kind": "fit"})
+    with pytest.raises(ArgumentError, match="contents without settings, table"):
+        report.render({"kind": "fit", "task": "regression", "versions": {}})
 
 
 # The page
@@ -271,6 +272,22 @@ def test_the_page_stands_alone(contents):
     assert len(page) < 300_000
 
 
+def test_a_cut_fit_and_a_status_are_shown(of_comparison):
+    rows = [dict(row) for row in of_comparison["table"]]
+    rows[0]["cut_short"] = "step 550 of 5000"
+    rows[2] |= {"status": "not tried", "reason": "The budget was spent before its turn."}
+    page = report.render(of_comparison | {"table": rows, "recommended": None})
+    assert "cut at step 550 of 5000</span>" in page
+    assert "<b>not tried</b>: The budget was spent" in page
+    assert "<h2>No recommendation</h2>" in page
+
+
+def test_words_of_the_field(contents):
+    page = report.render(contents)
+    assert "pistemic uncertainty" in page
+    assert "doubt" not in page
+
+
 def test_failures_are_rows_with_their_reason(of_comparison):
     page = report.render(of_comparison)
     row = re.search(r'<tr class="failed".*?</tr>', page)[0]
@@ -285,7 +302,7 @@ def test_failures_are_rows_with_their_reason(of_comparison):
 PROBE = """
 window.failures = [];
 addEventListener("error", (event) => failures.push(String(event.message)));
-for (const name of ["error", "warn"]) console[name] = (...told) => failures.push(told.join(" "));
+for (const name of ["error", "warn"]) console[name] = (...words) => failures.push(words.join(" "));
 """
 ACTIONS = """
 addEventListener("load", () => {
@@ -300,9 +317,9 @@ addEventListener("load", () => {
     node.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
   found.titles = [...panel().querySelectorAll("figure h4")].map((h) => h.textContent);
   found.nan = document.body.innerHTML.match(/="[^"]*(NaN|undefined|Infinity)[^"]*"/g) || [];
-  const asked = panel().querySelector("svg[tabindex]"), tip = document.getElementById("tip");
-  asked.focus();
-  press(asked, "ArrowRight");
+  const chart = panel().querySelector("svg[tabindex]"), tip = document.getElementById("tip");
+  chart.focus();
+  press(chart, "ArrowRight");
   found.tip = tip.hidden ? null : tip.textContent;
   found.tipDrawn = tip.querySelectorAll("rect").length;
   found.marked = panel().querySelectorAll(".on").length;
@@ -347,8 +364,8 @@ def browse(page, folder, *flags):
         *flags,
     ]
     command += ["--dump-dom", path.as_uri()]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return told.stdout, told.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return result.stdout, result.stderr
 
 
 def tried(contents, folder):
@@ -381,9 +398,9 @@ def used_classes(of_classes, tmp_path_factory):
 
 @in_a_browser
 def test_the_page_as_it_is_draws_its_charts_and_complains_of_nothing(of_fit, tmp_path):
-    document, told = browse(report.render(of_fit), tmp_path)
+    document, result = browse(report.render(of_fit), tmp_path)
     assert document.count('<svg class="chart"') >= 6
-    assert "CONSOLE" not in told
+    assert "CONSOLE" not in result
 
 
 @in_a_browser
@@ -393,13 +410,13 @@ def test_charts_of_a_regression(used):
     assert used["titles"] == [
         "Prediction along the main direction",
         "Calibration of the intervals",
-        "Where observations fall (PIT)",
-        "Intervals against errors",
-        "Two kinds of doubt",
-        "Spread of the weights by layer",
+        "Probability integral transform (PIT)",
+        "Intervals and residuals",
+        "Epistemic and aleatoric uncertainty",
+        "Posterior std of the weights by layer",
     ]
     assert "R-hat and effective sample sizes" in used["chains"]
-    assert "Course of the chains" in used["chains"]
+    assert "Trace of the chains" in used["chains"]
 
 
 @in_a_browser
@@ -407,10 +424,10 @@ def test_charts_of_a_classification(used_classes):
     assert used_classes["failures"] == []
     assert used_classes["nan"] == []
     assert used_classes["titles"][:4] == [
-        "Which class where",
+        "Predicted classes",
         "Calibration of the probabilities",
-        "Errors among the surest rows",
-        "Two kinds of doubt",
+        "Selective prediction",
+        "Epistemic and aleatoric uncertainty",
     ]
     assert used_classes["tip"].startswith("Held-out row")
     assert used_classes["tipDrawn"] == 3  # a bar for each class
@@ -429,7 +446,7 @@ def test_the_table_sorts_and_keeps_failures_last(used):
     assert used["bySecondsDown"] == ["hmc", "laplace", "map", "nuts"]
     assert used["byName"] == ["hmc", "laplace", "map", "nuts"]
     assert used["byMerit"] == ["laplace", "hmc", "map", "nuts"]
-    # What a screen reader is told is the order of the numbers, whichever end is the better one.
+    # What a screen reader reads is the order of the numbers, whichever end is the better one.
     for sorts, word in (("atFirst", "descending"), ("sorts", "ascending"), ("byCoverage", "other")):
         assert used[sorts].count(word) == 1
         assert used[sorts].count("none") == len(used[sorts]) - 1
@@ -447,7 +464,9 @@ def test_the_keyboard_reaches_a_rows_predictive_distribution(used):
     assert used["tip"].startswith("Held-out row")
     assert "observed" in used["tip"]
     assert used["tipDrawn"] > 20  # its density
-    assert used["marked"] == 4  # in the band, among the errors, and twice among the doubts
+    assert (
+        used["marked"] == 4
+    )  # in the band, among the residuals, and twice among the uncertainties
     assert used["tipGone"]
 
 

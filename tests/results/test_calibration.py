@@ -61,7 +61,7 @@ def test_too_few_data_sets_are_refused():
         simulation_based_calibration(model, bl.HMC(), data, num_datasets=5, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="300 data sets are sampled")
 def test_hmc_is_calibrated():
     model, data = small()
     found = simulation_based_calibration(
@@ -73,9 +73,9 @@ def test_hmc_is_calibrated():
     assert found.p_values.min() > FAILURE_RATE / 3
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="100 data sets are sampled")
 def test_a_wrong_sampler_is_not():
-    """A third of the spread sends a third of the ranks to each end: 100 data sets do."""
+    """A third of the std sends a third of the ranks to each end: 100 data sets do."""
     model, data = small()
     found = simulation_based_calibration(
         model, Overconfident(**SETTINGS), data, num_datasets=100, seed=0, num_chains=1

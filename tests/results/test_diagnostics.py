@@ -22,12 +22,12 @@ def chains(shift=0.0):
 
 
 def warning_of(values):
-    told = diagnostics.convergence(values)
-    return diagnostics._warning("hmc", "predictions", told, *np.shape(values)[:2])
+    stats = diagnostics.convergence(values)
+    return diagnostics._warning("hmc", "predictions", stats, *np.shape(values)[:2])
 
 
 def test_independent_draws_are_worth_themselves():
-    """The spread of ArviZ's bulk ESS of 4,000 independent draws is a few per cent."""
+    """The std of ArviZ's bulk ESS of 4,000 independent draws is a few per cent."""
     rhat, bulk, tail = diagnostics.convergence(chains())
     assert np.all(rhat < 1.01)
     assert np.all(np.abs(bulk / (CHAINS * KEPT) - 1) < 0.2)
@@ -57,7 +57,7 @@ def test_chains_that_never_move_are_caught():
     assert "have not mixed" in warning_of(stuck)
 
 
-def test_few_effective_draws_are_told():
+def test_few_effective_draws_are_reported():
     slow = np.cumsum(np.random.default_rng(1).normal(size=(CHAINS, 10, 1)), axis=1)
     values = np.repeat(slow - slow.mean(axis=1, keepdims=True), 20, axis=1)
     assert "have not mixed" in warning_of(values) or "worth only" in warning_of(values)
@@ -91,7 +91,7 @@ def test_a_sampler_stuck_in_two_modes_warns_in_plain_language():
     (warning,) = (w for w in caught if w.category is bl.MixingWarning)
     said = str(warning.message)
     assert "The chains of hmc have not mixed: R-hat of the parameters is up to" in said
-    assert "Do not trust the spread" in said
+    assert "Do not trust standard deviations" in said
     found = posterior.diagnostics()
     assert found.warning == said
     assert found.rhat_weights[0] > 1.5

@@ -136,7 +136,7 @@ def test_samples_have_the_predictives_moments(one, two):
         assert samples.shape == (num, *p.mean.shape)
         centred = samples - p.mean
         assert np.all(np.abs(centred.mean(axis=0)) < 5 * samples.std(axis=0) / np.sqrt(num))
-        # of the mixture itself, that is with 1/S and not 1/(S-1) for the spread of the means
+        # of the mixture itself, that is with 1/S and not 1/(S-1) for the variance of the means
         variance = p.aleatoric + p.epistemic * (DRAWS - 1) / DRAWS
         error = (centred**2).std(axis=0) / np.sqrt(num)
         assert np.all(np.abs((centred**2).mean(axis=0) - variance) < 5 * error)
@@ -197,7 +197,7 @@ def test_chunks_change_nothing(one, two, classes, monkeypatch):
         p = case.predictive
         return bl.Predictive(p._target, p._draws, p._x)
 
-    assert [rows for rows, _ in fresh(one)._chunks(held=DRAWS)] == [2, 2, 2, 2, 1]
+    assert [rows for rows, _ in fresh(one)._chunks(per_row=DRAWS)] == [2, 2, 2, 2, 1]
     monkeypatch.setattr(predictive, "ROWS", 4)
     monkeypatch.setitem(predictive.FILL, "cpu", 12)  # three draws at a time, the last alone
     assert [rows for rows, _ in fresh(one)._chunks()] == [4, 4, 1]
@@ -264,7 +264,7 @@ def test_metrics_are_what_they_say(one, classes):
 
 
 def test_a_posteriors_number_of_draws():
-    """256 of a variational q unless said; a sampler's kept draws, evenly spaced."""
+    """256 of a variational q by default; a sampler's kept draws, evenly spaced."""
     problem = problems.regression()
     data = (problem.x, problem.y)
     q = bl.fit(problem.model, "bayes-by-backprop", data, seed=0, num_steps=20)

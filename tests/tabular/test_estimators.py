@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 
 import jax
@@ -24,18 +25,18 @@ import bayeslearn as bl
 from bayeslearn.algorithms.vadam import batch_gradient
 from bayeslearn.algorithms.vogn import gradient_moments
 from bayeslearn.data.batches import take
+from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import ArgumentError
 from bayeslearn.gradients.curvature import blocks, diagonal
 from bayeslearn.storage import folders
 from bayeslearn.tabular import persistence
-from bayeslearn.tabular.scaling import Scaling
 
 QUICK = {"hidden": (8,), "method": "map", "num_steps": 300, "random_state": 0}
 SMALL = {"hidden": (8,), "method": "bayes-by-backprop", "num_steps": 200, "random_state": 0}
 
 
 KINDS = (bl.BayesianNNRegressor, bl.BayesianNNClassifier)
-# The checks whose outcome hangs on the method; the others look at what all methods share.
+# The checks whose outcome depends on the method; the others check what all methods share.
 BY_METHOD = {
     "check_classifiers_train",
     "check_dict_unchanged",
@@ -47,15 +48,15 @@ BY_METHOD = {
     "check_regressors_train",
     "check_sample_weight_equivalence_on_dense_data",
 }
-OTHERS = [name for name in bl.ALGORITHMS if name not in ("map", "vogn", "conjugate")]
+OTHERS = ("bayes-by-backprop", "mc-dropout", "hmc", "ngvi")  # one of each kind
 
 
 def passes_all_checks(estimator):
     """Every check of scikit-learn, none expected to fail; some need packages that are not here."""
-    told = check_estimator(estimator, on_skip=None)
-    assert len(told) > 40
-    assert sum(check["status"] == "skipped" for check in told) < 5
-    assert {check["status"] for check in told} <= {"passed", "skipped"}
+    results = check_estimator(estimator, on_skip=None)
+    assert len(results) > 40
+    assert sum(check["status"] == "skipped" for check in results) < 5
+    assert {check["status"] for check in results} <= {"passed", "skipped"}
 
 
 @pytest.mark.parametrize("cls", KINDS)
@@ -73,29 +74,22 @@ def passes_checks_by_method(estimator):
     assert len(done) == len(BY_METHOD) - 1  # one is for the other kind
 
 
-@pytest.mark.parametrize("cls", KINDS)
-def test_scikit_learn_checks_by_method_of_vogn(cls):
-    # As wide as above, so that its warm start is compiled already.
-    passes_checks_by_method(cls(hidden=(8,), method=bl.VOGN(num_draws=1), num_steps=300))
-
-
-@pytest.mark.slow
+@pytest.mark.slow(reason="scikit-learn fits some two hundred times")
 @pytest.mark.parametrize("cls", KINDS)
 def test_scikit_learn_checks_of_vogn(cls):
     passes_all_checks(cls(hidden=(8,), method=bl.VOGN(num_draws=1), num_steps=300))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="scikit-learn fits some two hundred times")
 def test_scikit_learn_checks_of_the_exact_posterior():
     passes_all_checks(bl.BayesianNNRegressor(hidden=(), method="conjugate"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="scikit-learn fits many times")
 @pytest.mark.filterwarnings("ignore::bayeslearn.MixingWarning")
-@pytest.mark.parametrize("name", OTHERS)
-def test_scikit_learn_checks_of(name):
+@pytest.mark.parametrize(("name", "cls"), zip(OTHERS, itertools.cycle(KINDS), strict=False))
+def test_scikit_learn_checks_of(name, cls):
     steps = "auto" if bl.ALGORITHMS[name].capabilities.is_sampler else 300
-    cls = KINDS[OTHERS.index(name) % 2]
     passes_checks_by_method(cls(hidden=(5,), method=problems.quick(name), num_steps=steps))
 
 
@@ -172,15 +166,15 @@ def test_log_likelihood_is_in_the_units_of_y(fitted, table):
     np.testing.assert_allclose(fitted.log_likelihood(x, y), by_hand, rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="two fits with several starts")
 def test_units_do_not_matter(table):
     x, x_new, y, y_new = table
     factors = 10.0 ** np.linspace(-8, 8, x.shape[1])
     plain = bl.BayesianNNRegressor(**SMALL).fit(x, y)
     scaled = bl.BayesianNNRegressor(**SMALL).fit(x * factors + 3 * factors, 1e6 * y - 5e7)
-    told = scaled.score(x_new * factors + 3 * factors, 1e6 * y_new - 5e7)
+    score = scaled.score(x_new * factors + 3 * factors, 1e6 * y_new - 5e7)
     # Rounding makes other paths through the same optimisation.
-    np.testing.assert_allclose(told, plain.score(x_new, y_new), atol=0.01)
+    np.testing.assert_allclose(score, plain.score(x_new, y_new), atol=0.01)
     np.testing.assert_allclose(
         scaled.log_likelihood(x_new * factors + 3 * factors, 1e6 * y_new - 5e7),
         plain.log_likelihood(x_new, y_new) - np.log(1e6),
@@ -377,7 +371,6 @@ def test_the_exact_posterior_in_two_parts_is_that_of_the_whole():
         np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_partial_fit_learns_of_classes_in_advance():
     x, y = problems.two_classes(rows=60)
     order = np.argsort(y, kind="stable")
@@ -428,7 +421,7 @@ def test_clones_pickles_and_jobs(fitted, table, flowers, tmp_path):
     stored = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(stored.predict(x, True), fitted.predict(x, True))
     assert len(pickle.dumps(fitted)) < 300_000
-    assert len(stored.posterior_.target.data.y) == 0  # the training rows stay at home
+    assert len(stored.posterior_.target.data.y) == 0  # the training rows are not stored
     joblib.dump(flowers[2], tmp_path / "flowers")
     loaded = joblib.load(tmp_path / "flowers")
     np.testing.assert_array_equal(loaded.predict(flowers[0]), flowers[2].predict(flowers[0]))
@@ -485,12 +478,11 @@ def test_pickled_estimators_go_on_learning(fitted, table):
     assert "The prior is the q" in stored.posterior_.notes[0]
 
 
-@pytest.mark.slow
 def test_work_in_other_processes():
     x, y = problems.wiggle(rows=40)
     regressor = bl.BayesianNNRegressor(**{**QUICK, "num_steps": 50})
-    (told,) = joblib.Parallel(n_jobs=2)([joblib.delayed(regressor.fit)(x, y)])
-    np.testing.assert_array_equal(told.predict(x), regressor.fit(x, y).predict(x))
+    (fitted,) = joblib.Parallel(n_jobs=2)([joblib.delayed(regressor.fit)(x, y)])
+    np.testing.assert_array_equal(fitted.predict(x), regressor.fit(x, y).predict(x))
 
 
 def test_notebooks_see_the_run(fitted):
@@ -518,7 +510,7 @@ def test_an_own_network_and_held_out_rows():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"method": "magic"}, "`method` must be one of"),
         ({"method": 3}, "`method` must be an algorithm"),
@@ -536,13 +528,13 @@ def test_an_own_network_and_held_out_rows():
         ({"method": "hmc", "num_steps": 5}, "`num_steps` must be left out for the sampler hmc"),
     ],
 )
-def test_bad_arguments_are_refused_in_fit_with_one_sentence(given, told):
+def test_bad_arguments_are_refused_in_fit_with_one_sentence(given, message):
     x, y = problems.wiggle(rows=20)
     regressor = bl.BayesianNNRegressor(**{**QUICK, **given})  # making it refuses nothing
     with pytest.raises(ArgumentError) as refused:
         regressor.fit(x, y)
     assert isinstance(refused.value, ValueError)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert not hasattr(regressor, "posterior_")
 
 

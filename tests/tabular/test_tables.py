@@ -1,4 +1,4 @@
-"""Files as they come: what is read, what is remembered, and what is refused with its place."""
+"""Tables from files: what is read, how it is encoded, and what is refused with its line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from bayeslearn.errors import ArgumentError
 from bayeslearn.tabular import encoding, files
+from bayeslearn.tabular.task import detect_task
 
 HEADER = "size,colour,price\n"
 ROWS = "".join(f"{i},{'red' if i % 3 else 'blue'},{i / 7:.3f}\n" for i in range(60))
@@ -25,7 +26,7 @@ def written(folder, content, name="data.csv"):
 def learned(folder, content, target="price", name="data.csv", **options):
     raw = files.read(written(folder, content, name))
     found = encoding.learn(raw, target, **options)
-    return raw, found, found.table.filled_from(raw, found.rows)
+    return raw, found, found.schema.with_fill_values(raw, found.rows)
 
 
 def test_numbers_and_categories(tmp_path):
@@ -36,9 +37,9 @@ def test_numbers_and_categories(tmp_path):
     assert np.array_equal(x["colour=red"], np.arange(60) % 3 > 0)
     assert np.array_equal(x["colour=red"] + x["colour=blue"], np.ones(60))
     assert np.allclose(found.y, np.arange(60) / 7, atol=5e-4)
-    assert found.table.task == "regression"
+    assert found.schema.task == "regression"
     assert any("regression" in note for note in found.notes)
-    assert encoding.Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+    assert encoding.Schema.from_dict(json.loads(json.dumps(table.to_dict()))) == table
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_parquet(tmp_path):
     with pytest.raises(ArgumentError, match=r"column 'a'.*row 3"):
         encoding.learn(raw, "y")
     found = encoding.learn(raw, "y", impute=True)
-    x = found.table.filled_from(raw, found.rows).encode(raw)
+    x = found.schema.with_fill_values(raw, found.rows).encode(raw)
     assert x["a"].tolist() == [1, 2, 3, 4, 5]
     assert x["b=True"].tolist() == [1, 0, 1, 1, 0]
 
@@ -88,16 +89,16 @@ def test_ordinal_and_unseen_categories(tmp_path):
     _, _, one_hot = learned(tmp_path, HEADER + ROWS)
     _, _, ordinal = learned(tmp_path, HEADER + ROWS, encoding="ordinal")
     new = files.read(written(tmp_path, "colour,size\nred,1\ngreen,2\nblue,3\n", "new.csv"))
-    told: list[str] = []
-    x = one_hot.encode(new, told.append)
+    notes: list[str] = []
+    x = one_hot.encode(new, notes.append)
     assert x[["colour=blue", "colour=red"]].to_numpy().tolist() == [[0, 1], [0, 0], [1, 0]]
-    (note,) = told
+    (note,) = notes
     assert "'green'" in note
     assert "line 3" in note
     assert ordinal.encode(new)["colour"].tolist() == [1, 0.5, 0]
 
 
-def test_codes_do_not_depend_on_what_the_new_file_looks_like(tmp_path):
+def test_codes_do_not_depend_on_the_new_file(tmp_path):
     """A new file whose categories happen to be all numbers, or of which some are missing."""
     content = "code,y\n" + "".join(f"{'12ab'[i % 4]},{i / 7}\n" for i in range(60))
     _, _, table = learned(tmp_path, content, "y", categorical=["code"], impute=True)
@@ -117,11 +118,11 @@ def test_imputing(tmp_path):
     assert 10 not in found.rows
     assert len(found.y) == 59
     train = np.arange(20, 41)
-    told: list[str] = []
-    x = found.table.filled_from(raw, train).encode(raw, told.append)
+    notes: list[str] = []
+    x = found.schema.with_fill_values(raw, train).encode(raw, notes.append)
     assert x["size"][7] == x["size"][8] == 30
     assert x["colour=red"][9] == 1
-    assert any("'size' (2), 'colour' (1)" in note for note in told)
+    assert any("'size' (2), 'colour' (1)" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +143,15 @@ def test_imputing(tmp_path):
 def test_what_a_target_is(tmp_path, values, task, kind):
     content = "x,y\n" + "".join(f"{i},{value}\n" for i, value in enumerate(values))
     _, found, _ = learned(tmp_path, content, "y")
-    assert found.table.task == task
+    assert found.schema.task == task
     assert found.y.dtype.kind == kind
     assert any(f": {task}" in note for note in found.notes)
 
 
-def test_a_task_can_be_said(tmp_path):
+def test_a_task_can_be_given(tmp_path):
     content = "x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(60))
     _, found, _ = learned(tmp_path, content, "y", task="regression")
-    assert found.table.task == "regression"
+    assert found.schema.task == "regression"
     assert found.y.dtype.kind == "f"
     content = "x,y\n" + "".join(f"{i},{3 + i % 4}\n" for i in range(60))
     _, found, _ = learned(tmp_path, content, "y", task="classification")
@@ -161,7 +162,7 @@ def test_a_task_can_be_said(tmp_path):
         learned(tmp_path, HEADER + ROWS, task="classification")
 
 
-def test_a_column_that_counts_the_rows_is_left_out(tmp_path):
+def test_an_index_column_is_dropped(tmp_path):
     content = "," + HEADER + "".join(f"{i},{row}\n" for i, row in enumerate(ROWS.splitlines()))
     raw, found, _ = learned(tmp_path, content)
     assert list(raw.cells.columns) == ["size", "colour", "price"]
@@ -189,7 +190,7 @@ def test_warnings_of_few_rows_and_many_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (ROWS.replace("\n7,red", "\nseven,red"), "column 'size', got .*'seven' in line 9"),
         (ROWS.replace("\n7,red", "\n,red"), "column 'size', got .*missing value in line 9"),
@@ -204,13 +205,13 @@ def test_warnings_of_few_rows_and_many_columns(tmp_path):
         (ROWS.replace("red", "").replace("blue", ""), "column 'colour' is empty"),
     ],
 )
-def test_bad_cells_are_named(tmp_path, content, told):
-    with pytest.raises(ArgumentError, match=told):
+def test_bad_cells_are_named(tmp_path, content, message):
+    with pytest.raises(ArgumentError, match=message):
         learned(tmp_path, HEADER + content)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"target": "cost"},
@@ -223,8 +224,8 @@ def test_bad_cells_are_named(tmp_path, content, told):
         ({"task": "guess"}, "`task` must be"),
     ],
 )
-def test_bad_options(tmp_path, options, told):
-    with pytest.raises(ArgumentError, match=told):
+def test_bad_options(tmp_path, options, message):
+    with pytest.raises(ArgumentError, match=message):
         learned(tmp_path, HEADER + ROWS, **options)
 
 
@@ -247,7 +248,7 @@ def test_a_column_called_like_a_category(tmp_path):
 def test_a_new_file_must_have_the_columns(tmp_path):
     _, _, table = learned(tmp_path, HEADER + ROWS)
     new = files.read(written(tmp_path, "size,shape\n1,round\n", "new.csv"), argument="new")
-    with pytest.raises(ArgumentError, match=r"`new` must have the columns .*'colour' is missing"):
+    with pytest.raises(ArgumentError, match=r"`new` must have the 2 columns .*'colour' is missing"):
         table.encode(new)
 
 
@@ -265,4 +266,4 @@ def test_a_new_file_must_have_the_columns(tmp_path):
 )
 def test_the_task_follows_from_the_target(y, task):
     y = np.asarray(y)
-    assert encoding.detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))[0] == task
+    assert detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))[0] == task

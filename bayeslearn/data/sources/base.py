@@ -135,8 +135,8 @@ class Source:
     @property
     def fingerprint(self) -> str:
         """What the order of the rows depends on."""
-        told = (self.batch_size, self.seed, self.shuffle, self._at_a_time)
-        return hashlib.sha256(repr(told).encode() + self.edges.tobytes()).hexdigest()
+        rule = (self.batch_size, self.seed, self.shuffle, self._at_a_time)
+        return hashlib.sha256(repr(rule).encode() + self.edges.tobytes()).hexdigest()
 
     def _permutation(self, size: int, *numbers: int) -> np.ndarray:
         if not self.shuffle:
@@ -207,7 +207,7 @@ def _picked(rows: Rows, which: np.ndarray) -> Rows:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[which], rows)
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def concatenate(parts: list[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bayeslearn.data.sources.base import BUFFER_BYTES, Rows, Source, _joined
+from bayeslearn.data.sources.base import BUFFER_BYTES, Rows, Source, concatenate
 from bayeslearn.errors import DataError, Shown, refuse
 
 
@@ -35,7 +35,7 @@ class _Parquet(Source):
 
     def read(self, blocks: Sequence[int]) -> Rows:
         tables = [self._read_one(*self._where[block]) for block in blocks]
-        return _joined(tables)
+        return concatenate(tables)
 
     def _read_one(self, file: int, group: int) -> Rows:
         import pyarrow.parquet as pq
@@ -78,7 +78,7 @@ def parquet(
         path: a file; or a folder, whose `.parquet` files (also in folders inside) are read in
             alphabetical order.
         target: the column that is y, or several.
-        columns: the columns of numbers that are x; all but the target unless said.
+        columns: the columns of numbers that are x; all but the target by default.
         batch_size: rows in a batch; "auto": 256, or all where there are fewer.
         seed: of the shuffling.
         shuffle: False: rows come in their order.

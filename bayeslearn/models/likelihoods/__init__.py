@@ -1,14 +1,13 @@
 """Likelihoods: how one observation follows from the network's output.
 
-Each likelihood is written by a person (`Gaussian()`), bound to the observations it will explain
-(`bind(y)` checks them and fixes what depends on them), and then describes ONE example and ONE
-set of weights. `params` are the likelihood's own parameters (the log noise scale), inferred like
-weights. `kind` tells how a predictive is summarized: by moments ("regression") or by class
-probabilities ("classification").
+A user writes a likelihood (`Gaussian()`). `bind(y)` checks the observations and sets what depends
+on them. A bound likelihood describes ONE example and ONE set of weights. `params` are the
+likelihood's own parameters (the log noise scale), inferred like weights. A predictive is summarized
+by moments (`kind` "regression") or by class probabilities ("classification").
 
-An unknown noise covariance (`MultivariateGaussian()`) is the one thing that is not a parameter: its
-posterior given the weights is known, so that samplers integrate it out and the other methods update
-it in closed form (`marginal`, `refresh`).
+An unknown noise covariance (`MultivariateGaussian()`) is not a parameter: its posterior given the
+weights is known, so that samplers integrate it out and the other methods update it in closed form
+(`marginal`, `refresh`).
 """
 
 from bayeslearn.models.likelihoods.base import Likelihood

@@ -74,10 +74,10 @@ class Custom(Likelihood):
             columns=columns,
             is_vector=np.ndim(y) == 1,
         )
-        bound._check_functions(jnp.asarray(table[0]))
+        bound.check_functions(jnp.asarray(table[0]))
         return bound, table
 
-    def _check_functions(self, y: Array) -> None:
+    def check_functions(self, y: Array) -> None:
         """Refuse functions that do not return what they should for one row of y."""
         outputs, row = jnp.zeros(self.own_outputs), self._row(y)
         found = jax.eval_shape(self.own_log_prob, outputs, row)

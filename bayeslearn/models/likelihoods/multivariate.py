@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import equinox as eqx
 import jax
@@ -62,7 +62,7 @@ class MultivariateGaussian(ColumnLikelihood):
     """
 
     cov: ArrayLike | None = None
-    degrees: ArrayLike | None = None
+    degrees: float | Array | None = None
     scale: ArrayLike | None = None
     columns: int | None = eqx.field(default=None, static=True, kw_only=True)
     is_vector: bool = eqx.field(default=False, static=True, kw_only=True)
@@ -167,6 +167,10 @@ class MultivariateGaussian(ColumnLikelihood):
 
     # The unknown covariance
 
+    def _prior(self) -> tuple[Array, Array]:
+        """Degrees of freedom and scale of the covariance's prior, which `bind` has set."""
+        return cast("Array", self.degrees), cast("Array", self.scale)
+
     @double_precision
     def mean_noise(self) -> Array:
         """E[cov] under q, or the known one."""
@@ -192,8 +196,8 @@ class MultivariateGaussian(ColumnLikelihood):
         """q(cov), or the inverse-Wishart with the mean of a sampler's draws, as the prior."""
         if self.dof is None:
             return self
-        assert self.root is not None and self.degrees is not None
-        degrees = self.degrees + num_data
+        assert self.root is not None
+        degrees = self._prior()[0] + num_data
         scale = self.root @ self.root.T
         if "cov" in own:
             covs = own["cov"].reshape(-1, self.num_outputs, self.num_outputs)
@@ -217,12 +221,13 @@ class MultivariateGaussian(ColumnLikelihood):
         """KL(q(cov) || prior)."""
         if self.dof is None:
             return 0.0
-        assert self.root is not None and self.degrees is not None and self.scale is not None
-        return inverse_wishart_kl(self.dof, self.root, self.degrees, self.scale)
+        assert self.root is not None
+        return inverse_wishart_kl(self.dof, self.root, *self._prior())
 
     def refresh(self, target: Target, q: Approximation, key: Array) -> MultivariateGaussian:
         """q(cov) given q: its exact coordinate update, on all rows."""
-        assert target.data is not None and self.scale is not None and self.degrees is not None
+        assert target.data is not None
+        degrees, scale = self._prior()
         num = int(np.clip(REFRESH_CELLS // len(target.data.y), 4, 256))
         if isinstance(q, Reparametrised):  # antithetic pairs, which cancel odd terms
             half = tree.normal_like(key, q.mean, num // 2)
@@ -230,28 +235,28 @@ class MultivariateGaussian(ColumnLikelihood):
         else:
             draws = q.sample(key, num)
         squares = jax.lax.map(lambda w: self._squares(target, w), draws)
-        root = jnp.linalg.cholesky(self.scale + jnp.mean(squares, axis=0))
-        dof = self.degrees + target.num_data
+        root = jnp.linalg.cholesky(scale + jnp.mean(squares, axis=0))
+        dof = degrees + target.num_data
         return eqx.tree_at(lambda m: (m.root, m.dof), self, (root, dof))
 
     def log_marginal(self, target: Target, params: PyTree, key: Array | None = None) -> Array:
         """log p(Y | w) of all rows, the covariance integrated out."""
-        assert self.scale is not None and self.degrees is not None
         d, num_data = self.num_outputs, target.num_data
-        dof = self.degrees + num_data
+        degrees, scale = self._prior()
+        dof = degrees + num_data
         return (
             multigammaln(0.5 * dof, d)
-            - multigammaln(0.5 * self.degrees, d)
+            - multigammaln(0.5 * degrees, d)
             - 0.5 * num_data * d * jnp.log(jnp.pi)
-            + 0.5 * self.degrees * log_abs_det(self.scale)
-            - 0.5 * dof * log_abs_det(self.scale + self._squares(target, params, key))
+            + 0.5 * degrees * log_abs_det(scale)
+            - 0.5 * dof * log_abs_det(scale + self._squares(target, params, key))
         )
 
     def sample_marginalized(self, target: Target, params: PyTree, key: Array) -> Params:
         """The likelihood's part of a sampler's draw: the covariance, drawn given the weights."""
-        assert self.scale is not None and self.degrees is not None
-        scale = self.scale + self._squares(target, params)
-        return {"cov": sample_inverse_wishart(key, self.degrees + target.num_data, scale)}
+        degrees, scale = self._prior()
+        scale = scale + self._squares(target, params)
+        return {"cov": sample_inverse_wishart(key, degrees + target.num_data, scale)}
 
     def _squares(self, target: Target, params: PyTree, key: Array | None = None) -> Array:
         """R^T R over all rows."""
@@ -295,7 +300,7 @@ class _Noise(eqx.Module):
     def cdf(self, residual: Array) -> Array:
         """Marginal distribution function of each column."""
         z = residual / jnp.sqrt(jnp.sum(self.root**2, axis=1))
-        if self.dof is None or self.tails is None:
+        if self.dof is None:
             return jax.scipy.stats.norm.cdf(z)
         assert self.tails is not None
         at = jnp.minimum(jnp.arcsinh(jnp.abs(z)) / TAIL_STEP, len(self.tails) - 1.001)

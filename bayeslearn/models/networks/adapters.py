@@ -1,46 +1,54 @@
-"""A user's own network, brought into the form `init`, `apply`: one small class per framework.
+"""Networks of other frameworks as `init` and `apply`: one small class per framework.
 
-A module comes with its weights, and they are the starting point. It is seen in inference mode:
-dropout is off and batch statistics are held where they stand, for examples must be independent of
-one another. (An Equinox module that is handed a key runs as its author set it.)
+The weights of a module are the initial values. It runs in inference mode: dropout is off and batch
+statistics are frozen, as examples must be independent of each other. (An Equinox module that gets
+a key runs in the mode it was set to.)
 
-`apply` takes one example. Flax and Keras modules are written for batches, so theirs is called with
-a leading axis of length one; Equinox modules and plain functions get the example itself. An input
-that is a pytree goes in as one argument.
+`apply` takes one example. Flax and Keras modules take batches, so they are called with a leading
+axis of length one; Equinox modules and plain functions get the example itself. An input that is a
+pytree is passed as one argument.
 
-No framework is imported before an object of it is met.
+A framework is imported only if an object of it is passed.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.models.protocols import Network
 from bayeslearn.tree import Array, PyTree
+
+if TYPE_CHECKING:
+    import flax.linen
+    import flax.nnx
+    import keras
 
 
 class EquinoxNetwork(eqx.Module):
-    """Any Equinox module that maps one example to outputs. Its weights are the starting point."""
+    """Any Equinox module that maps one example to outputs. Its weights are the initial values."""
 
     weights: PyTree
-    rest: PyTree
+    rest: _Opaque
     takes_key: bool = eqx.field(static=True)
 
-    def __init__(self, module: Any):
+    def __init__(self, module: PyTree):
         self.weights, rest = eqx.partition(module, eqx.is_inexact_array)
         self.rest = _Opaque(rest)
         self.takes_key = _takes_key(module.__call__)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """The weights of the module."""
         return self.weights
 
     def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
+        """Outputs for one example; without a key in inference mode."""
         module = eqx.combine(params, self.rest.value)
         if key is None:
             module = eqx.nn.inference_mode(module)  # dropout without a key would fail
@@ -48,38 +56,40 @@ class EquinoxNetwork(eqx.Module):
 
 
 class _Opaque(eqx.Module):
-    """What is not a weight: arrays stay leaves, functions and flags become static."""
+    """What is not a weight: arrays are leaves, functions and flags are static."""
 
     arrays: PyTree
-    static: Any = eqx.field(static=True)
+    static: PyTree = eqx.field(static=True)
 
     def __init__(self, rest: PyTree):
         self.arrays, self.static = eqx.partition(rest, eqx.is_array)
 
     @property
     def value(self) -> PyTree:
+        """The parts combined."""
         return eqx.combine(self.arrays, self.static)
 
 
 class NNXNetwork(eqx.Module):
-    """A Flax NNX module. Its `nnx.Param`s are the weights; all its other state is held."""
+    """A Flax NNX module. Its `nnx.Param`s are the weights; all its other state is frozen."""
 
     weights: PyTree
-    held: PyTree
+    frozen: PyTree
     graph: _Static = eqx.field(static=True)
 
-    def __init__(self, module: Any):
+    def __init__(self, module: flax.nnx.Module):
         from flax import nnx
 
-        parts: Any = nnx.split(module, nnx.Param, ...)
-        graph, weights, held = parts
-        self.weights, self.frozen = nnx.to_pure_dict(weights), nnx.to_pure_dict(held)
+        graph, weights, frozen = cast("tuple[PyTree, ...]", nnx.split(module, nnx.Param, ...))
+        self.weights, self.frozen = nnx.to_pure_dict(weights), nnx.to_pure_dict(frozen)
         self.graph = _Static(graph)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """The weights of the module."""
         return self.weights
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         from flax import nnx
 
         module = nnx.merge(self.graph.value, params, self.frozen)
@@ -88,13 +98,13 @@ class NNXNetwork(eqx.Module):
 
 
 class LinenNetwork(eqx.Module):
-    """A Flax Linen module, alone or with the variables it was trained to."""
+    """A Flax Linen module, alone or with its trained variables."""
 
     weights: PyTree
-    held: PyTree
+    frozen: dict[str, PyTree]
     module: _Static = eqx.field(static=True)
 
-    def __init__(self, module: Any, variables: Mapping[str, Any] | None = None):
+    def __init__(self, module: flax.linen.Module, variables: Mapping[str, PyTree] | None = None):
         if variables is None and module.scope is not None:
             module, variables = module.unbind()
         if variables is None:
@@ -113,6 +123,7 @@ class LinenNetwork(eqx.Module):
         self.module = _Static(module)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """The weights given, or new ones."""
         if self.weights is not None:
             return self.weights
         module = self.module.value
@@ -128,13 +139,14 @@ class LinenNetwork(eqx.Module):
         return params
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         module = self.module.value
         variables = {"params": params, **self.frozen}
         return module.apply(variables, _as_batch(x), **_inference_flags(module))[0]
 
 
-def _plain(variables: Any) -> dict[str, Any]:
-    """Linen variables as dictionaries of arrays, without the marks of frozen or sharded ones."""
+def _plain(variables: PyTree) -> dict[str, PyTree]:
+    """Linen variables as dictionaries of arrays, without boxes of frozen or sharded ones."""
     from flax.core import unfreeze
     from flax.linen import unbox
 
@@ -145,15 +157,15 @@ class KerasNetwork(eqx.Module):
     """A Keras 3 model or layer on the JAX backend, built.
 
     Its trainable variables are the weights, named by their paths without the model's own name;
-    layers with `trainable = False` are held.
+    layers with `trainable = False` are frozen.
     """
 
     weights: dict[str, Array]
-    held: list[Array]
+    frozen: list[Array]
     names: tuple[str, ...] = eqx.field(static=True)
     model: _Static = eqx.field(static=True)
 
-    def __init__(self, model: Any):
+    def __init__(self, model: keras.Model | keras.layers.Layer):
         import keras
 
         if keras.backend.backend() != "jax":
@@ -168,7 +180,7 @@ class KerasNetwork(eqx.Module):
                 "network",
                 Shown(f"the unbuilt model {model.name!r}"),
                 "be a Keras model that has its weights",
-                "Call it once, model(x[:1]), or begin it with keras.Input.",
+                "Call it once, model(x[:1]), or start it with keras.Input.",
             )
         variables = model.trainable_variables
         paths = [v.path.removeprefix(f"{model.name}/").replace("/", ".") for v in variables]
@@ -186,9 +198,11 @@ class KerasNetwork(eqx.Module):
         self.model = _Static(model)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """The weights of the module."""
         return self.weights
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         weights = [params[name] for name in self.names]
         for ours, theirs in zip(weights, self.model.value.trainable_variables, strict=True):
             if ours.dtype != theirs.dtype:
@@ -205,10 +219,10 @@ class KerasNetwork(eqx.Module):
 
 
 class FunctionNetwork(eqx.Module):
-    """A function `apply(params, x, key=None)`, and what it starts from.
+    """A function `apply(params, x, key=None)` with its initial parameters.
 
-    That is parameters, or a function `init(key, x_example, num_outputs)` that makes them. `init`
-    may take fewer arguments, from the left; `apply` may leave out `key`.
+    These are parameters, or a function `init(key, x_example, num_outputs)` that returns them.
+    `init` may take fewer arguments, from the left; `apply` may omit `key`.
     """
 
     weights: PyTree
@@ -223,26 +237,28 @@ class FunctionNetwork(eqx.Module):
             refuse(
                 "network",
                 Shown("a pair with other things among its parameters"),
-                "have arrays only as parameters, or a function that makes them",
-                "Keep functions and settings in the function that is applied.",
+                "have arrays only as parameters, or a function that returns them",
+                "Move functions and settings into the function that is applied.",
             )
         self.weights = None if self.init_function else jax.tree.map(jnp.asarray, start)
         self.apply_function = apply_function
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """The weights given, or new ones."""
         if self.init_function is None:
             return self.weights
         arguments = (key, x_example, num_outputs)
         return self.init_function(*arguments[: _count_positional(self.init_function)])
 
     def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         if _takes_key(self.apply_function):
             return self.apply_function(params, x, key=key)
         return self.apply_function(params, x)
 
 
-def as_network(network: Any) -> Any:
-    """The network in our form, whatever it was."""
+def as_network(network: PyTree) -> Network:
+    """A network with `init` and `apply`, from one of ours or of another framework."""
     if isinstance(network, type):
         refuse("network", network, "be a network, not a class", f"Write {network.__name__}(...).")
     if _is_a(network, "flax.linen", "Module"):  # first, for it has `init` and `apply` too
@@ -265,17 +281,18 @@ def as_network(network: Any) -> Any:
         Shown(f"a {type(network).__name__}"),
         "be one of bl.networks, a module of Equinox, Flax or Keras, or a pair (params, apply) or"
         " (init, apply)",
-        "A function alone does not say where to start: give its parameters with it."
+        "A function alone has no initial parameters: pass them with it."
         if callable(network)
         else "",
     )
 
 
 class _Static:
-    """Something static: compared by its value if it has a hash, else by being the same object."""
+    """A static value, compared by value if it has a hash, else by identity."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: PyTree):
         self.value = value
+        self.identity: object
         try:
             hash(value)
             self.identity = value
@@ -289,8 +306,8 @@ class _Static:
         return isinstance(other, _Static) and self.identity == other.identity
 
 
-def _is_a(network: Any, package: str, name: str) -> bool:
-    """Whether a class of this name in this package is among the bases; nothing is imported."""
+def _is_a(network: object, package: str, name: str) -> bool:
+    """Whether a class of this name in this package is a base; nothing is imported."""
     return any(
         base.__name__ == name and f"{base.__module__}.".startswith(f"{package}.")
         for base in type(network).__mro__
@@ -298,11 +315,12 @@ def _is_a(network: Any, package: str, name: str) -> bool:
 
 
 def _as_batch(x: PyTree) -> PyTree:
+    """One example as a batch of one."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], x)
 
 
-def _inference_flags(module: Any) -> dict[str, bool]:
-    """The usual arguments that tell training from use, for those the module's call takes."""
+def _inference_flags(module: PyTree) -> dict[str, bool]:
+    """Those of the usual arguments for inference mode that the module's call takes."""
     flags = {
         "train": False,
         "training": False,
@@ -314,12 +332,12 @@ def _inference_flags(module: Any) -> dict[str, bool]:
     return {name: value for name, value in flags.items() if name in takes}
 
 
-def _takes_key(function: Callable[..., Any]) -> bool:
+def _takes_key(function: Callable[..., Array]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return any(p.name == "key" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _count_positional(function: Callable[..., Any]) -> int:
+def _count_positional(function: Callable[..., PyTree]) -> int:
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 3

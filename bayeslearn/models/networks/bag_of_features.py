@@ -4,16 +4,15 @@ Each step's features are assigned softly to learned codewords,
 
     u_k(x) = softmax over k of -|x - v_k|^2 / (2 w_k^2),
 
-and the series is the histogram of its assignments: their mean over time. The squared distance
-stands where the papers have the distance, whose gradient breaks at a codeword. The temporal form
-joins the histograms of several windows, all ending with the series.
+and the series is represented by the histogram of its assignments: their mean over time. The papers
+use the distance, whose gradient is not defined at a codeword; here it is the squared distance. The
+temporal form concatenates the histograms of several windows, all ending with the series.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -28,7 +27,7 @@ from bayeslearn.models.networks.parts import (
     as_sequence,
     check_activation,
     check_count,
-    check_positive,
+    check_scale,
     check_sizes,
     dense_layers,
     dtype_of,
@@ -42,10 +41,10 @@ SHORT_MID_LONG = (0.25, 0.5, 1.0)
 class BagOfFeatures(eqx.Module):
     """Histograms over `num_codewords` learned codewords, then dense layers.
 
-    `windows` are shares of the series, counted from its end: (1.0,) is the bag of the whole
-    series, which forgets the order; (0.25, 0.5, 1.0) is a temporal bag of a short, a middle and
-    a long view. Codewords start as normal draws of standard deviation `scale` (features are
-    taken to be standardised). `hidden` are the sizes of the dense layers before the output. An
+    `windows` are fractions of the series, counted from its end: (1.0,) is the bag of the whole
+    series, which ignores the order; (0.25, 0.5, 1.0) is a temporal bag of a short, a middle and
+    a long window. Initial codewords are normal draws of standard deviation `scale` (features are
+    assumed to be standardised). `hidden` are the sizes of the dense layers before the output. An
     example is (time, features), or {"values": (time, features), "mask": (time,)}.
     """
 
@@ -64,16 +63,17 @@ class BagOfFeatures(eqx.Module):
         scale: float = 1.0,
     ):
         self.num_codewords = check_count("num_codewords", num_codewords)
-        must = f"be shares above 0 and at most 1, such as [1.0] or {list(SHORT_MID_LONG)}"
+        must = f"be fractions above 0 and at most 1, such as [1.0] or {list(SHORT_MID_LONG)}"
         is_sequence = isinstance(windows, Sequence | np.ndarray) and not isinstance(windows, str)
-        if not is_sequence or not len(windows) or not all(map(_is_share, windows)):
+        if not is_sequence or not len(windows) or not all(map(_is_fraction, windows)):
             refuse("windows", windows, must)
-        self.windows = tuple(float(share) for share in windows)
+        self.windows = tuple(float(fraction) for fraction in windows)
         self.hidden = check_sizes("hidden", hidden, "be positive layer sizes")
         self.activation = check_activation(activation)
-        self.scale = check_positive("scale", scale)
+        self.scale = check_scale("scale", scale)
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         features = as_sequence(x_example)[0].shape[1]
         key_codebook, key_dense = jax.random.split(key)
         sizes = (self.num_codewords * len(self.windows), *self.hidden, num_outputs)
@@ -82,12 +82,13 @@ class BagOfFeatures(eqx.Module):
             "layers": dense_layers(key_dense, sizes),
         }
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
-        # In units of an even share: a dense layer's start and its prior expect inputs of order one.
-        shares = self.num_codewords * self.histograms(params, x)
-        return apply_dense(params["layers"], self.activation, jnp.ravel(shares))
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
+        # Relative to a uniform histogram: a dense layer and its prior expect inputs of order one.
+        relative = self.num_codewords * self.histograms(params, x)
+        return apply_dense(params["layers"], self.activation, jnp.ravel(relative))
 
-    def histograms(self, params: PyTree, x: Any) -> Array:
+    def histograms(self, params: PyTree, x: PyTree) -> Array:
         """One histogram for each window: (windows, codewords), each summing to one."""
         values, mask = as_sequence(x, dtype_of(params))
         assigned = jax.vmap(params["codebook"])(values)
@@ -96,10 +97,10 @@ class BagOfFeatures(eqx.Module):
 
     def _window_weights(self, mask: Array) -> Array:
         """Whether each step is inside each window: (windows, time)."""
-        steps_left = jnp.cumsum(mask[::-1])[::-1]
-        # A share such as 0.3 of 10 steps is 3 steps, whatever its last digit.
-        lengths = [jnp.ceil(share * steps_left[0] - 1e-3) for share in self.windows]
-        return jnp.stack([mask & (steps_left <= length) for length in lengths])
+        remaining = jnp.cumsum(mask[::-1])[::-1]  # steps from here to the end
+        # A fraction such as 0.3 of 10 steps is 3 steps, despite rounding errors.
+        lengths = [jnp.ceil(fraction * remaining[0] - 1e-3) for fraction in self.windows]
+        return jnp.stack([mask & (remaining <= length) for length in lengths])
 
 
 class Codebook(eqx.Module):
@@ -110,7 +111,7 @@ class Codebook(eqx.Module):
 
     def __init__(self, features: int, num_codewords: int, scale: float, key: Array):
         self.codewords = scale * jax.random.normal(key, (num_codewords, features))
-        # So that the squared distances' differences are of order one in any dimension.
+        # So that differences of squared distances are of order one in any dimension.
         log_width = math.log(scale) + 0.25 * math.log(features)
         self.log_widths = jnp.full(num_codewords, log_width, self.codewords.dtype)
 
@@ -118,6 +119,7 @@ class Codebook(eqx.Module):
         return jax.nn.softmax(-half_squares(x, self.codewords, self.log_widths))
 
 
-def _is_share(value: Any) -> bool:
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return bool(is_number and 0 < value <= 1)
+def _is_fraction(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return False
+    return bool(0 < value <= 1)

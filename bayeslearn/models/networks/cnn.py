@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,10 +27,10 @@ class CNN(eqx.Module):
     """Convolutions, each followed by `activation` and pooling, then dense layers.
 
     `filters` are the output channels of the convolutions. `kernel_sizes` and `strides` are one
-    number for all or one for each; images are padded with zeros, so that a stride of 1 keeps
+    number for all or one for each; images are padded with zeros, so that a stride of 1 preserves
     their size. `pooling` ("max", "mean" or None) takes windows of `pool_size` that do not
     overlap. `hidden` are the sizes of the dense layers before the output. An example is (height,
-    width), or has its channels first or last as `channels` says.
+    width), or has channels first or last as set by `channels`.
     """
 
     filters: tuple[int, ...] = eqx.field(static=True)
@@ -57,7 +55,7 @@ class CNN(eqx.Module):
     ):
         self.filters = check_sizes("filters", filters, "be positive numbers of channels")
         if not self.filters:
-            refuse("filters", filters, "name at least one convolution")
+            refuse("filters", filters, "have at least one convolution")
         count = len(self.filters)
         self.kernel_sizes = check_sizes("kernel_sizes", kernel_sizes, "be positive", count)
         self.strides = check_sizes("strides", strides, "be positive", count)
@@ -67,7 +65,8 @@ class CNN(eqx.Module):
         self.activation = check_activation(activation)
         self.channels = check_choice("channels", channels, ("first", "last"))
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         x = as_image(x_example, self.channels)
         key_dense, *keys = jax.random.split(key, 1 + len(self.filters))
         channels = (len(x), *self.filters)
@@ -86,12 +85,13 @@ class CNN(eqx.Module):
         sizes = (features.size, *self.hidden, num_outputs)
         return {"convolutions": convolutions, "layers": dense_layers(key_dense, sizes)}
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         image = as_image(x, self.channels).astype(dtype_of(params))
         features = self._features(params["convolutions"], image)
         return apply_dense(params["layers"], self.activation, jnp.ravel(features))
 
-    def _features(self, convolutions: list[Any], x: Array) -> Array:
+    def _features(self, convolutions: list[eqx.nn.Conv2d], x: Array) -> Array:
         activation = activation_function(self.activation)
         for convolution in convolutions:
             x = self._pool(activation(convolution(x)))

@@ -1,37 +1,58 @@
 """Random masks on the inputs of a network's weight layers: W = M diag(z), z of mean one.
 
-A mask belongs to one array of weights and multiplies it along the axis that meets the layer's
-input. Which axis that is, a layer says: Equinox's dense, convolutional and recurrent layers are
-known, any other class opts in with a method `input_axes()` that maps the names of its arrays to
--1 (`weight @ x`) or -2 (`x @ weight`). Arrays outside of Equinox modules (plain functions, Flax,
-Keras) are read as (..., inputs, outputs). What is left, such as biases, norms and the centres of
-radial units, has no product with an input and carries no mask.
+A mask belongs to one array of weights and multiplies it along the axis of the layer's inputs.
+Equinox's dense, convolutional and recurrent layers are known. Any other class opts in with a
+method `input_axes()` that maps the names of its arrays to -1 (`weight @ x`) or -2 (`x @ weight`).
+Arrays outside of Equinox modules (plain functions, Flax, Keras) are read as (..., inputs,
+outputs). Other arrays, such as biases, norms and the centres of radial units, have no product with
+an input and no mask.
 
-Masked weights are ordinary weights, so a draw with one mask for all rows needs nothing more
-(`masked_weights`). With a mask for each row, `MaskedNetwork` multiplies the activations instead,
-so that no row has weights of its own.
+Masked weights are ordinary weights, so a draw with one mask for all rows only needs
+`masked_weights`. With a mask for each row, `MaskedNetwork` multiplies the activations instead, so
+that weights are not copied for each row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.models.networks.adapters import EquinoxNetwork
+from bayeslearn.models.networks.parts import NetworkWrapper
+from bayeslearn.models.protocols import Network
 from bayeslearn.tree import Array, PyTree
+
+
+@runtime_checkable
+class DeclaresInputs(Protocol):
+    """A layer that names the arrays that multiply its inputs."""
+
+    def input_axes(self) -> dict[str, int]:
+        """The axis of the inputs, -1 or -2, by the name of the array."""
+        ...
+
+
+@runtime_checkable
+class RecurrentCell(Protocol):
+    """A recurrent cell, such as those of Equinox."""
+
+    weight_ih: Array
+    weight_hh: Array
 
 
 class Site(NamedTuple):
     """An array of weights with a mask on its inputs."""
 
     name: str
-    leaf: int  # its place among the leaves of the network's parameters
+    leaf: int  # its position among the leaves of the network's parameters
     kind: str  # "product", "convolution", or "array" outside of any layer
     axis: int  # of the inputs, counted from the end
     groups: int  # of a convolution's channels
@@ -39,25 +60,25 @@ class Site(NamedTuple):
 
     @property
     def has_mask_per_row(self) -> bool:
-        """Whether its activations can be masked; an array's own are out of reach."""
+        """Whether the activations can be masked; those of a bare array are not known."""
         return self.kind != "array"
 
 
-def input_axes(layer: Any) -> dict[str, int]:
-    """The layer's arrays that multiply its inputs, and the axis of each that does."""
-    if hasattr(layer, "input_axes"):
+def input_axes(layer: object) -> dict[str, int]:
+    """The arrays of the layer that multiply its inputs, with the axis of the inputs."""
+    if isinstance(layer, DeclaresInputs):
         return dict(layer.input_axes())
     if isinstance(layer, eqx.nn.Linear):
         return {"weight": -1}
     if _is_convolution(layer):
         return {"weight": -1 - layer.num_spatial_dims}
-    if hasattr(layer, "weight_ih") and hasattr(layer, "weight_hh"):
+    if isinstance(layer, RecurrentCell):
         return {"weight_ih": -1, "weight_hh": -1}
     return {}
 
 
 def find_sites(params: PyTree) -> tuple[Site, ...]:
-    """Every array of weights that meets an input, in the order of the leaves."""
+    """Every array of weights that multiplies an input, in the order of the leaves."""
     found = []
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     names = tree.leaf_names(params)
@@ -69,38 +90,42 @@ def find_sites(params: PyTree) -> tuple[Site, ...]:
         if not any(isinstance(owner, eqx.Module) for owner in owners):
             found.append(Site(names[index], index, "array", -2, 1, shape[-2:-1]))
             continue
-        axis = input_axes(owners[-1]).get(names[index].rsplit(".", 1)[-1])
+        layer = owners[-1]
+        axis = input_axes(layer).get(names[index].rsplit(".", 1)[-1])
         if axis is None:
             continue
-        is_convolution = _is_convolution(owners[-1])
-        groups = owners[-1].groups if is_convolution else 1
-        # Leading axes, of layers that are stacked to be scanned over, have masks of their own.
+        is_convolution = _is_convolution(layer)
+        groups = layer.groups if _is_convolution(layer) else 1
+        # Leading axes, of layers that are stacked for a scan, have their own masks.
         lead = shape[: axis - 1] if is_convolution else shape[:-2]
         kind = "convolution" if is_convolution else "product"
         found.append(Site(names[index], index, kind, axis, groups, (*lead, shape[axis] * groups)))
     return tuple(found)
 
 
-def _owners(params: PyTree, path: tuple[Any, ...]) -> list[Any]:
-    """The nodes on the way to a leaf, from the root to the one that holds it."""
+def _owners(params: PyTree, path: tuple[object, ...]) -> list[PyTree]:
+    """The nodes on the path to a leaf, from the root to its parent."""
     owners = [params]
     for step in path[:-1]:
         node = owners[-1]
         if isinstance(step, jax.tree_util.GetAttrKey):
             owners.append(getattr(node, step.name))
+        elif isinstance(step, jax.tree_util.SequenceKey):
+            owners.append(node[step.idx])
         else:
-            owners.append(node[getattr(step, "key", getattr(step, "idx", None))])
+            assert isinstance(step, jax.tree_util.DictKey | jax.tree_util.FlattenedIndexKey)
+            owners.append(node[step.key])
     return owners
 
 
-def _is_convolution(layer: Any) -> bool:
+def _is_convolution(layer: object) -> TypeGuard[eqx.nn.Conv | eqx.nn.ConvTranspose]:
     return isinstance(layer, eqx.nn.Conv | eqx.nn.ConvTranspose)
 
 
 def draw_masks(
     key: Array,
     sites: Sequence[Site],
-    keeps: Sequence[Any],
+    keeps: Sequence[ArrayLike],
     noise: str,
     num: int | None = None,
 ) -> tuple[Array, ...]:
@@ -113,7 +138,7 @@ def draw_masks(
     keep = jnp.concatenate(
         [jnp.full(n, k, jnp.float32) for n, k in zip(sizes, keeps, strict=True)] or [jnp.zeros(0)]
     )
-    # One call for all sites: a generator for each would lengthen the time to compile.
+    # One call for all sites: one generator per site would take longer to compile.
     shape = (*lead, sum(sizes))
     if noise == "gaussian":
         values = 1 + jnp.sqrt((1 - keep) / keep) * jax.random.normal(key, shape, jnp.float32)
@@ -131,11 +156,11 @@ def factor(site: Site, mask: Array, weight: Array) -> Array:
     mask = jnp.asarray(mask, weight.dtype)
     if site.kind != "convolution":
         return mask[..., None, :] if site.axis == -1 else mask[..., :, None]
-    # Outputs of group g see the inputs of group g alone.
+    # Outputs of group g depend on the inputs of group g only.
     grouped = mask.reshape(*mask.shape[:-1], site.groups, -1)
-    each = weight.shape[site.axis - 1] // site.groups
+    repeats = weight.shape[site.axis - 1] // site.groups
     spatial = (None,) * (-1 - site.axis)
-    return jnp.repeat(grouped, each, axis=-2)[(..., *(slice(None),) * 2, *spatial)]
+    return jnp.repeat(grouped, repeats, axis=-2)[(..., *(slice(None),) * 2, *spatial)]
 
 
 def masked_weights(params: PyTree, sites: Sequence[Site], masks: Sequence[Array]) -> PyTree:
@@ -147,7 +172,7 @@ def masked_weights(params: PyTree, sites: Sequence[Site], masks: Sequence[Array]
 
 
 class MaskedMatrix(eqx.Module):
-    """weight diag(mask): as a product the mask meets the input, elsewhere it is multiplied out."""
+    """weight diag(mask); in a product with a vector the mask multiplies the vector."""
 
     weight: Array
     mask: Array
@@ -155,14 +180,17 @@ class MaskedMatrix(eqx.Module):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """That of the weight."""
         return self.weight.shape
 
     @property
     def ndim(self) -> int:
+        """That of the weight."""
         return self.weight.ndim
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
+        """That of the weight."""
         return self.weight.dtype
 
     def __matmul__(self, x: Array) -> Array:
@@ -178,20 +206,19 @@ class MaskedMatrix(eqx.Module):
 class MaskedConvolution(eqx.Module):
     """A convolution whose input channels are masked."""
 
-    layer: Any
+    layer: eqx.nn.Conv | eqx.nn.ConvTranspose
     mask: Array
 
-    def __call__(self, x: Array, **options: Any) -> Array:
+    def __call__(self, x: Array, **options: PyTree) -> Array:
         mask = jnp.asarray(self.mask, x.dtype)
         return self.layer(x * mask.reshape(-1, *(1,) * (x.ndim - 1)), **options)
 
 
-class MaskedNetwork(eqx.Module):
+class MaskedNetwork(NetworkWrapper):
     """The network on (x, masks): an example and its own masks, by the names of their weights."""
 
-    network: Any
-
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example under its masks."""
         x, masks = x
         if not isinstance(self.network, EquinoxNetwork):
             return self.network.apply(masked_layers(params, masks), x, key)
@@ -201,16 +228,16 @@ class MaskedNetwork(eqx.Module):
 
 
 def masked_layers(params: PyTree, masks: dict[str, Array]) -> PyTree:
-    """The layers with masks on their inputs; no weights are multiplied."""
+    """The layers with masks on their inputs; weights are not multiplied."""
     sites = [site for site in find_sites(params) if site.has_mask_per_row]
     leaves, treedef = jax.tree.flatten(params)
     for site in sites:
         if site.kind == "product" and site.name in masks:
             leaves[site.leaf] = MaskedMatrix(leaves[site.leaf], masks[site.name], site)
-    # In the order of the leaves, as the nodes are met.
+    # In the order of the leaves, in which the nodes are visited.
     channels = iter([masks.get(site.name) for site in sites if site.kind == "convolution"])
 
-    def mask_channels(node: Any) -> Any:
+    def mask_channels(node: PyTree) -> PyTree:
         mask = next(channels) if _is_convolution(node) else None
         return node if mask is None else MaskedConvolution(node, mask)
 
@@ -221,7 +248,7 @@ def masked_layers(params: PyTree, masks: dict[str, Array]) -> PyTree:
 # Networks that draw their own masks from a key
 
 
-def has_dropout(network: Any) -> bool:
+def has_dropout(network: Network) -> bool:
     """Whether it is an Equinox module with Dropout layers."""
     if not isinstance(network, EquinoxNetwork):
         return False
@@ -229,25 +256,23 @@ def has_dropout(network: Any) -> bool:
     return any(map(_is_dropout, nodes))
 
 
-def _is_dropout(node: Any) -> bool:
+def _is_dropout(node: object) -> bool:
     return isinstance(node, eqx.nn.Dropout)
 
 
-class KeyedRows(eqx.Module):
+class KeyedRows(NetworkWrapper):
     """The network on (x, key data): an example and the key of its own masks."""
 
-    network: Any
-
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example with its key."""
         x, data = x
         return self.network.apply(params, x, jax.random.wrap_key_data(data))
 
 
-class KeyedDraws(eqx.Module):
+class KeyedDraws(NetworkWrapper):
     """The network at {"key": key data, "weights": params}: one key for all rows."""
 
-    network: Any
-
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example with the key of the draw."""
         own = jax.random.wrap_key_data(params["key"])
         return self.network.apply(params["weights"], x, own)

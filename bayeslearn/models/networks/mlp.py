@@ -39,8 +39,10 @@ class MLP(eqx.Module):
         self.use_bias = use_bias
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         sizes = (jnp.size(x_example), *self.hidden, num_outputs)
         return {"layers": dense_layers(key, sizes, self.use_bias)}
 
     def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         return apply_dense(params["layers"], self.activation, jnp.ravel(x))

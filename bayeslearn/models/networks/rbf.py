@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from bayeslearn.models.networks.parts import check_count, check_positive
+from bayeslearn.models.networks.parts import check_count, check_scale
 from bayeslearn.tree import Array, PyTree
 
 
 class RBF(eqx.Module):
-    """`num_units` Gaussian bumps with learned centres and widths, then a dense read-out.
+    """`num_units` Gaussian basis functions with learned centres and widths, then a dense layer.
 
-    Centres start as normal draws of standard deviation `scale` (inputs are taken to be
-    standardised), widths at `width`, or at the square root of the number of inputs, so that
-    bumps reach each other in any dimension. An input of any shape is flattened.
+    Initial centres are normal draws of standard deviation `scale` (inputs are assumed to be
+    standardised). The initial width is `width`; default: the square root of the number of inputs,
+    so that units overlap in any dimension. An input of any shape is flattened.
     """
 
     num_units: int = eqx.field(static=True)
@@ -27,10 +26,11 @@ class RBF(eqx.Module):
 
     def __init__(self, num_units: int = 20, scale: float = 1.0, width: float | None = None):
         self.num_units = check_count("num_units", num_units)
-        self.scale = check_positive("scale", scale)
-        self.width = None if width is None else check_positive("width", width)
+        self.scale = check_scale("scale", scale)
+        self.width = None if width is None else check_scale("width", width)
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         key_units, key_readout = jax.random.split(key)
         num_inputs = jnp.size(x_example)
         width = self.width or math.sqrt(num_inputs)
@@ -39,12 +39,13 @@ class RBF(eqx.Module):
             "readout": eqx.nn.Linear(self.num_units, num_outputs, key=key_readout),
         }
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         return params["readout"](params["units"](jnp.ravel(x)))
 
 
 class GaussianUnits(eqx.Module):
-    """exp(-|x - centre|^2 / (2 width^2)) for each unit; the logarithm keeps widths positive."""
+    """exp(-|x - centre|^2 / (2 width^2)) for each unit; log-widths keep widths positive."""
 
     centres: Array
     log_widths: Array

@@ -1,17 +1,18 @@
 """Recurrent networks: RNN, LSTM, GRU.
 
 An example is (time, features), or {"values": (time, features), "mask": (time,)} where sequences
-of unequal lengths were padded. A step whose mask is 0 leaves the state as it was, so that what
-stands in the padding, before, after or between, changes nothing.
+of unequal lengths were padded. A step whose mask is 0 does not change the state, so that padding
+anywhere in a sequence has no effect.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bayeslearn.errors import refuse
 from bayeslearn.models.networks.parts import (
@@ -28,9 +29,11 @@ from bayeslearn.models.networks.parts import (
 )
 from bayeslearn.tree import Array, PyTree
 
+Cell = Callable[[Array, PyTree], PyTree]  # the next state, from an input and the state
+
 
 class _Recurrent(eqx.Module):
-    """Layers of cells run over time, then a dense read-out."""
+    """Base of the recurrent networks: cells run over time, then a dense output (abstract)."""
 
     hidden: tuple[int, ...] = eqx.field(static=True)
     bidirectional: bool = eqx.field(static=True)
@@ -39,22 +42,24 @@ class _Recurrent(eqx.Module):
     def __init__(self, hidden: Sizes = (16,), bidirectional: bool = False, output: str = "last"):
         self.hidden = check_sizes("hidden", hidden, "be positive layer sizes, such as [16]")
         if not self.hidden:
-            refuse("hidden", hidden, "name at least one layer")
+            refuse("hidden", hidden, "have at least one layer")
         self.bidirectional = check_flag("bidirectional", bidirectional)
         self.output = check_choice("output", output, ("last", "mean"))
 
-    def _cell(self, num_inputs: int, size: int, key: Array) -> Any:
-        """A cell: `cell(x, state)` gives the next state."""
+    def _cell(self, num_inputs: int, size: int, key: Array) -> Cell:
+        """A cell: `cell(x, state)` returns the next state."""
         raise NotImplementedError
 
-    def _start(self, size: int, dtype: Any) -> PyTree:
+    def _initial_state(self, size: int, dtype: DTypeLike) -> PyTree:
+        """The state before the first step."""
         return jnp.zeros(size, dtype)
 
-    def _shown(self, state: PyTree) -> Array:
-        """The part of the state that later layers see."""
+    def _output(self, state: PyTree) -> Array:
+        """The part of the state that is the input of later layers."""
         return state
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         width = as_sequence(x_example)[0].shape[1]
         directions = ("forward", "backward") if self.bidirectional else ("forward",)
         key_readout, *keys = jax.random.split(key, 1 + len(self.hidden))
@@ -65,10 +70,11 @@ class _Recurrent(eqx.Module):
             width = size * len(directions)
         return {"cells": cells, "readout": eqx.nn.Linear(width, num_outputs, key=key_readout)}
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         values, mask = as_sequence(x, dtype_of(params))
         for size, layer in zip(self.hidden, params["cells"], strict=True):
-            # In this order whatever the dict's: leaves come sorted by name.
+            # In this order: jax sorts the keys of a dict.
             names = [name for name in ("forward", "backward") if name in layer]
             runs = [self._run(layer[n], values, mask, size, n == "backward") for n in names]
             last, values = (jnp.concatenate(parts, axis=-1) for parts in zip(*runs, strict=True))
@@ -78,7 +84,7 @@ class _Recurrent(eqx.Module):
         return params["readout"](last)
 
     def _run(
-        self, cell: Any, values: Array, mask: Array, size: int, is_reversed: bool
+        self, cell: Cell, values: Array, mask: Array, size: int, is_reversed: bool
     ) -> tuple[Array, Array]:
         """The last state (size,) and the state after each step (time, size)."""
 
@@ -89,18 +95,19 @@ class _Recurrent(eqx.Module):
                 cell(value, state),
                 state,
             )
-            return state, self._shown(state)
+            return state, self._output(state)
 
-        start = self._start(size, values.dtype)
+        start = self._initial_state(size, values.dtype)
         last, states = jax.lax.scan(step, start, (values, mask), reverse=is_reversed)
-        return self._shown(last), states
+        return self._output(last), states
 
 
 class RNN(_Recurrent):
     """Simple recurrent layers of the sizes `hidden`: state = activation(W x + U state + b).
 
-    `bidirectional` runs each layer both ways in time and joins the two. `output` is what the
-    dense read-out sees of the top layer: its "last" state, or the "mean" of its states.
+    `bidirectional` runs each layer in both directions of time and concatenates the two. `output`
+    is the input of the dense output layer: the "last" state of the top layer, or the "mean" of its
+    states.
     """
 
     activation: Activation = eqx.field(static=True)
@@ -115,27 +122,27 @@ class RNN(_Recurrent):
         super().__init__(hidden, bidirectional, output)
         self.activation = check_activation(activation)
 
-    def _cell(self, num_inputs: int, size: int, key: Array) -> Any:
+    def _cell(self, num_inputs: int, size: int, key: Array) -> Cell:
         return SimpleCell(num_inputs, size, self.activation, key)
 
 
 class LSTM(_Recurrent):
     """Long short-term memory layers of the sizes `hidden`; arguments as for `RNN`."""
 
-    def _cell(self, num_inputs: int, size: int, key: Array) -> Any:
+    def _cell(self, num_inputs: int, size: int, key: Array) -> Cell:
         return eqx.nn.LSTMCell(num_inputs, size, key=key)
 
-    def _start(self, size: int, dtype: Any) -> PyTree:
+    def _initial_state(self, size: int, dtype: DTypeLike) -> PyTree:
         return jnp.zeros(size, dtype), jnp.zeros(size, dtype)
 
-    def _shown(self, state: PyTree) -> Array:
+    def _output(self, state: PyTree) -> Array:
         return state[0]
 
 
 class GRU(_Recurrent):
     """Layers of gated recurrent units of the sizes `hidden`; arguments as for `RNN`."""
 
-    def _cell(self, num_inputs: int, size: int, key: Array) -> Any:
+    def _cell(self, num_inputs: int, size: int, key: Array) -> Cell:
         return eqx.nn.GRUCell(num_inputs, size, key=key)
 
 

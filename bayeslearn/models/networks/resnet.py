@@ -1,14 +1,13 @@
 """The residual network for images.
 
-Examples stay independent: a likelihood with one factor for each row has no room for statistics
-of a batch. So features are normalised within one example, by groups of channels (Wu and He,
-2018) or by each filter's own mean square (Singh and Krishnan, 2020).
+Examples must stay independent, as the likelihood has one factor for each row, so there is no batch
+normalisation. Features are normalised within one example, by groups of channels (Wu and He, 2018)
+or by each filter's own mean square (Singh and Krishnan, 2020).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -28,18 +27,18 @@ from bayeslearn.models.networks.parts import (
 )
 from bayeslearn.tree import Array, PyTree
 
-EPSILON = 1e-5  # keeps an empty image finite
+EPSILON = 1e-5  # added to the mean square of a normalisation
 
 
 class ResNet(eqx.Module):
     """A convolution, stages of residual blocks, the mean over the image, a dense output.
 
-    Each of `widths` is a stage with so many channels, of `blocks` blocks (one number for all
+    `widths` are the channels of each stage, `blocks` its number of blocks (one number for all
     stages or one for each); every stage but the first halves the image. A block adds two
     convolutions, each with a normalisation, to its input. `norm` is "group" (`groups` groups of
-    channels, fewer where they would be uneven) or "filter-response", whose threshold is left to
-    `activation`. An example is (height, width), or has its channels first or last as `channels`
-    says.
+    channels, or the largest divisor in common) or "filter-response", with `activation` in place of
+    its threshold. An example is (height, width), or has channels first or last as set by
+    `channels`.
     """
 
     widths: tuple[int, ...] = eqx.field(static=True)
@@ -62,7 +61,7 @@ class ResNet(eqx.Module):
     ):
         self.widths = check_sizes("widths", widths, "be positive numbers of channels")
         if not self.widths:
-            refuse("widths", widths, "name at least one stage")
+            refuse("widths", widths, "have at least one stage")
         must = "be positive numbers of blocks"
         self.blocks = check_sizes("blocks", blocks, must, len(self.widths))
         self.kernel_size = check_count("kernel_size", kernel_size)
@@ -71,7 +70,8 @@ class ResNet(eqx.Module):
         self.activation = check_activation(activation)
         self.channels = check_choice("channels", channels, ("first", "last"))
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         x = as_image(x_example, self.channels)
         key_stem, key_readout, key = jax.random.split(key, 3)
         width = self.widths[0]
@@ -89,10 +89,11 @@ class ResNet(eqx.Module):
             "readout": eqx.nn.Linear(width, num_outputs, key=key_readout),
         }
 
-    def _block(self, key: Array, n_in: int, n_out: int, stride: int) -> dict[str, Any]:
+    def _block(self, key: Array, n_in: int, n_out: int, stride: int) -> dict[str, eqx.Module]:
+        """The layers of a residual block."""
         keys = jax.random.split(key, 3)
         size = self.kernel_size
-        block = {
+        block: dict[str, eqx.Module] = {
             "convolution1": eqx.nn.Conv2d(n_in, n_out, size, stride, padding="SAME", key=keys[0]),
             "norm1": self._norm(n_out),
             "convolution2": eqx.nn.Conv2d(n_out, n_out, size, padding="SAME", key=keys[1]),
@@ -102,12 +103,14 @@ class ResNet(eqx.Module):
             block["shortcut"] = eqx.nn.Conv2d(n_in, n_out, 1, stride, padding="SAME", key=keys[2])
         return block
 
-    def _norm(self, width: int) -> Any:
+    def _norm(self, width: int) -> eqx.Module:
+        """A normalisation of so many channels."""
         if self.norm == "filter-response":
             return FilterResponseNorm(width)
         return eqx.nn.GroupNorm(math.gcd(self.groups, width), width, eps=EPSILON)
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         activation = activation_function(self.activation)
         x = as_image(x, self.channels).astype(dtype_of(params))
         stem = params["stem"]

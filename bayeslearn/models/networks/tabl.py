@@ -1,7 +1,7 @@
 """Bilinear networks with temporal attention (Tran, Iosifidis, Kanniainen and Gabbouj, 2019).
 
-A series is (time, features), as for the recurrent networks; inside, layers see it as the paper's
-X (features, times). A bilinear layer mixes features from the left and times from the right,
+A series is (time, features), as for the recurrent networks; layers work on its transpose, the
+paper's X (features, times). A bilinear layer mixes features from the left and times from the right,
 
     Y = phi(W1 X W2 + B),
 
@@ -16,12 +16,12 @@ The paper clips lambda to [0, 1]; here it is the sigmoid of a weight, so that an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.models.networks.parts import (
@@ -57,7 +57,8 @@ class BL(eqx.Module):
         self.hidden = tuple((features, times) for features, times in sizes)
         self.activation = check_activation(activation)
 
-    def init(self, key: Array, x_example: Any, num_outputs: int) -> PyTree:
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters."""
         times, features = self._series(x_example).shape
         sizes = ((features, times), *self.hidden, (num_outputs, 1))
         *keys, key_last = jax.random.split(key, len(sizes) - 1)
@@ -67,15 +68,17 @@ class BL(eqx.Module):
         ]
         return {"layers": [*layers, self._last(sizes[-2], sizes[-1], key_last)]}
 
-    def _series(self, x: Any, dtype: Any = None) -> Array:
+    def _series(self, x: PyTree, dtype: DTypeLike | None = None) -> Array:
+        """One example as (time, features); masks are refused."""
         if isinstance(x, dict):
             refuse("x", Shown("a dict"), "be (time, features): bilinear layers have one length")
         return as_sequence(x, dtype)[0]
 
-    def _last(self, before: tuple[int, int], after: tuple[int, int], key: Array) -> Any:
+    def _last(self, before: tuple[int, int], after: tuple[int, int], key: Array) -> Bilinear:
         return Bilinear(before, after, None, key)
 
-    def apply(self, params: PyTree, x: Any, key: Array | None = None) -> Array:
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs for one example."""
         x = self._series(x, dtype_of(params)).T
         for layer in params["layers"]:
             x = layer(x)
@@ -88,7 +91,7 @@ class TABL(BL):
     Each layer but the last is followed by `activation`. `TABL([])` is one attention layer.
     """
 
-    def _last(self, before: tuple[int, int], after: tuple[int, int], key: Array) -> Any:
+    def _last(self, before: tuple[int, int], after: tuple[int, int], key: Array) -> Bilinear:
         if before[1] < 2:
             remedy = "Use BL, or more times in the last pair of `hidden`."
             refuse("x", Shown("one time step"), "leave two times or more to attend to", remedy)
@@ -120,7 +123,7 @@ class Bilinear(eqx.Module):
         return self._join_times(self.feature_weight @ x)
 
     def input_axes(self) -> dict[str, int]:
-        """What MC dropout masks: the features and the times that come in."""
+        """The axes that MC dropout masks: input features and input times."""
         return {"feature_weight": -1, "time_weight": -2}
 
     def _join_times(self, mixed: Array) -> Array:
@@ -152,18 +155,18 @@ class AttentiveBilinear(Bilinear):
 
     def __call__(self, x: Array) -> Array:
         mixed = self.feature_weight @ x
-        share = jax.nn.sigmoid(self.mix_logit)
-        attended = share * mixed * self.attention(mixed) + (1 - share) * mixed
+        weight = jax.nn.sigmoid(self.mix_logit)
+        attended = weight * mixed * self.attention(mixed) + (1 - weight) * mixed
         return self._join_times(attended)
 
     def attention(self, mixed: Array) -> Array:
-        """How each feature's weight is spread over time: rows that sum to one."""
+        """Attention of each feature over time: rows that sum to one."""
         return jax.nn.softmax(mixed @ self.square_weight(), axis=-1)
 
     def square_weight(self) -> Array:
         """W (T, T) with its diagonal."""
         times = len(self.attention_weight)
-        # Row by row, the diagonal stands before every `times` other entries, and at the end.
+        # Row by row, an entry of the diagonal precedes every `times` others, and is the last.
         others = self.attention_weight.reshape(times - 1, times)
         diagonal = jnp.full((times - 1, 1), 1 / times, others.dtype)
         body = jnp.concatenate([diagonal, others], axis=1).ravel()

@@ -1,4 +1,4 @@
-"""What every prior answers: `Prior` as a user writes it, `BoundPrior` over a network's parameters."""
+"""What every prior answers: `Prior` as written by a user, `BoundPrior` over a network's weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import equinox as eqx
-import jax
 
 from bayeslearn import tree
 from bayeslearn.tree import Array, Groups, PyTree
@@ -83,11 +82,10 @@ class Prior(eqx.Module):
 
     def restrict(self, params: PyTree, chosen: tuple[bool, ...]) -> Self:
         """The prior for the chosen leaves of `params` alone."""
-        structure = jax.tree.structure(params)
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         trees = {
             name: tree.select(value, chosen)
             for name, value in values.items()
-            if len(chosen) > 1 and jax.tree.structure(value) == structure
+            if len(chosen) > 1 and tree.has_structure(value, params)
         }
         return dataclasses.replace(self, **trees)

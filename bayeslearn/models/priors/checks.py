@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.models.priors.base import BoundPrior
@@ -41,7 +40,7 @@ def check_numbers(argument: str, value: PyTree, positive: str = "", is_plain: bo
             refuse(argument, number, "be positive", positive)
 
 
-def check_matrix(argument: str, matrix: ArrayLike) -> None:
+def check_matrix(argument: str, matrix: PyTree) -> None:
     """Refuse what is not a symmetric positive definite matrix."""
     try:
         matrix = np.asarray(matrix, np.float64)

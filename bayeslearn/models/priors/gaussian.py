@@ -112,7 +112,7 @@ class GaussianPrior(BoundPrior):
     def _rescale(self, factor: Callable[[Array, PyTree], Array], stats: PyTree) -> GaussianPrior:
         """Precisions of learned leaves times `factor(prec, stats)`: one number for each leaf."""
         leaves, treedef = jax.tree.flatten(self.prec)
-        of_leaves = treedef.flatten_up_to(stats)
+        of_leaves = tree.flatten_up_to(self.prec, stats)
         new = [
             jnp.minimum(p * factor(p, own), MIN_SCALE**-2) if is_learned else p
             for p, own, is_learned in zip(leaves, of_leaves, self.learned, strict=True)

@@ -25,17 +25,16 @@ def per_leaf(value: PyTree, params: PyTree, argument: str) -> PyTree:
     """A number, name patterns or a pytree as one float64 array for each leaf of `params`."""
     leaves, treedef = jax.tree.flatten(params)
     names = tree.leaf_names(params)
-    structure = jax.tree.structure(value)
-    if structure == jax.tree.structure(0.0):
+    if tree.has_structure(value, 0.0):
         found = [value] * len(leaves)
-    elif structure == treedef:
+    elif tree.has_structure(value, params):
         found = jax.tree.leaves(value)
     elif isinstance(value, Mapping) and all(isinstance(pattern, str) for pattern in value):
         found = [_first_match(name, value, argument, names) for name in names]
     else:
         refuse(
             argument,
-            Shown(f"a tree {structure}"),
+            Shown(f"a tree {jax.tree.structure(value)}"),
             f"be a number, a mapping of name patterns, or a tree like the parameters ({treedef})",
         )
     for name, leaf, number in zip(names, leaves, found, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Self
 
 import equinox as eqx
@@ -22,8 +21,7 @@ from bayeslearn.models.priors.leaves import broadcast_like, per_leaf
 from bayeslearn.models.priors.nongaussian import LaplacePrior, ScaleMixturePrior
 from bayeslearn.tree import PyTree
 
-# A number, numbers by name pattern, or a pytree like the network's parameters.
-LeafNumbers = ArrayLike | Mapping[str, ArrayLike] | PyTree
+LeafNumbers = PyTree  # a number, numbers by name pattern, or a pytree like the parameters
 
 
 class FanIn(eqx.Module):
@@ -72,11 +70,11 @@ class Normal(Prior):
             return
         argument, matrix = ("prec", self.prec) if self.cov is None else ("cov", self.cov)
         if self.cov is not None and self.prec is not None:
-            refuse("prec", Shown("a matrix beside `cov`"), "be omitted if `cov` is given")
+            refuse("prec", Shown("a matrix beside `cov`"), "be left out if `cov` is given")
         if not (isinstance(self.scale, float) and self.scale == 1.0):
-            refuse("scale", self.scale, f"be omitted if `{argument}` is given")
+            refuse("scale", self.scale, f"be left out if `{argument}` is given")
         if self.learn:
-            refuse("learn", True, f"be omitted if `{argument}` is given")
+            refuse("learn", True, f"be left out if `{argument}` is given")
         check_matrix(argument, matrix)
 
     @classmethod

@@ -8,7 +8,7 @@ import numpy as np
 
 from bayeslearn.errors import check_whole
 from bayeslearn.results import metrics
-from bayeslearn.results.plots.style import BLACK, BLUE, GREY, SKY, _axes, _legend
+from bayeslearn.results.plots.style import BLACK, BLUE, GREY, SKY, add_legend, make_axes
 
 
 def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None) -> Any:
@@ -17,7 +17,7 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
     Regression: the level of central intervals against their coverage. Classes: the probability of
     the predicted class against how often it was right, the points as large as their rows are many.
     """
-    ax = _axes(ax)
+    ax = make_axes(ax)
     ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label="calibrated")
     if predictive.kind == "regression":
         levels = np.linspace(0.0, 1.0, 101)
@@ -48,7 +48,7 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
         )
         ax.set(xlabel="probability of the predicted class", ylabel="share of rows that were right")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    _legend(ax)
+    add_legend(ax)
     return ax
 
 
@@ -56,7 +56,7 @@ def pit_histogram(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None
     """Histogram of PIT values: flat if calibrated, a hump if too wide, a valley if too narrow."""
     check_whole("num_bins", num_bins, least=1)
     values = metrics.pit(predictive, y).reshape(-1)
-    ax = _axes(ax)
+    ax = make_axes(ax)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     style = {"color": SKY, "edgecolor": BLUE, "alpha": 0.7, "zorder": 2}
     ax.hist(values, edges, density=True, label="observations", **style)
@@ -65,5 +65,5 @@ def pit_histogram(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None
     ax.axhspan(max(0.0, 1 - error), 1 + error, label="95% by luck", **band)
     ax.axhline(1.0, ls="--", lw=1, color=BLACK, zorder=3)
     ax.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
-    _legend(ax, room=0.25)
+    add_legend(ax, room=0.25)
     return ax

@@ -15,16 +15,16 @@ from bayeslearn.results.plots.style import (
     PALETTE,
     SKY,
     VERMILION,
-    _axes,
-    _column,
-    _data,
-    _legend,
-    _line,
-    _need,
-    _normal_quantile,
-    _padded,
-    _rgb,
-    _size,
+    add_legend,
+    check_kind,
+    column_index,
+    line_through,
+    make_axes,
+    marker_size,
+    normal_quantile,
+    padded_range,
+    table_of,
+    to_rgb,
 )
 
 
@@ -47,16 +47,16 @@ def predictive_band(
     mean of the others, and a point is the line plus the residual at its own row: what the other
     inputs explain is taken off. `output` is the column of y.
     """
-    _need(posterior, "regression", "predictive_band")
-    x, y = _data(posterior, x, y)
-    grid, place, at, label = _line(x, along, num_points)
+    check_kind(posterior, "regression", "predictive_band")
+    x, y = table_of(posterior, x, y)
+    grid, place, at, label = line_through(x, along, num_points)
     predictive = posterior.predict(grid)
     lower, upper = predictive.interval(level)
     mean, epistemic, lower, upper = (
-        _column(part, output) for part in (predictive.mean, predictive.epistemic, lower, upper)
+        column_index(part, output) for part in (predictive.mean, predictive.epistemic, lower, upper)
     )
-    z = _normal_quantile(0.5 + 0.5 * level)
-    ax = _axes(ax)
+    z = normal_quantile(0.5 + 0.5 * level)
+    ax = make_axes(ax)
     ax.fill_between(place, lower, upper, color=SKY, alpha=0.35, lw=0, label=f"{level:.0%} interval")
     narrow = z * np.sqrt(epistemic)
     ax.fill_between(
@@ -64,14 +64,14 @@ def predictive_band(
     )
     ax.plot(place, mean, color=BLUE, label="mean")
     if y is not None:
-        observed, shown = _column(np.asarray(y), output), "data"
+        observed, shown = column_index(np.asarray(y), output), "data"
         if x.shape[1] > 1:
-            residual = observed - _column(posterior.predict(x).mean, output)
+            residual = observed - column_index(posterior.predict(x).mean, output)
             observed, shown = np.interp(at, place, mean) + residual, "line + residual"
-        ax.plot(at, observed, ".", color=BLACK, ms=_size(len(at)), alpha=0.7, label=shown)
+        ax.plot(at, observed, ".", color=BLACK, ms=marker_size(len(at)), alpha=0.7, label=shown)
     ax.set(xlabel=label, ylabel="y")
     ax.margins(x=0)
-    _legend(ax)
+    add_legend(ax)
     return ax
 
 
@@ -89,23 +89,23 @@ def decision_regions(
     `what="epistemic"` or `"aleatoric"` shows that doubt in nats instead. `x` and `y` are the
     training data unless given.
     """
-    _need(posterior, "classification", "decision_regions")
+    check_kind(posterior, "classification", "decision_regions")
     choices = ("probs", "epistemic", "aleatoric")
     if what not in choices:
         refuse("what", what, "be one of " + ", ".join(map(repr, choices)))
-    x, y = _data(posterior, x, y)
+    x, y = table_of(posterior, x, y)
     if x.shape[1] != 2:
         refuse("x", Shown(f"{x.shape[1]} columns"), "have two columns")
-    low, high = _padded(x, 0.1)
+    low, high = padded_range(x, 0.1)
     across, up = (np.linspace(low[i], high[i], num_points) for i in (0, 1))
     rows = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     predictive = posterior.predict(rows)
-    ax = _axes(ax)
+    ax = make_axes(ax)
     extent = (low[0], high[0], low[1], high[1])
     shape = (num_points, num_points)
     if what == "probs":
         probs = predictive.probs
-        mixed = 0.55 * probs @ _rgb(probs.shape[1]) + 0.45  # paler than the points on it
+        mixed = 0.55 * probs @ to_rgb(probs.shape[1]) + 0.45  # paler than the points on it
         ax.imshow(mixed.reshape(*shape, 3), extent=extent, origin="lower", aspect="auto")
         for index in range(1 if probs.shape[1] == 2 else 0, probs.shape[1]):
             others = np.max(np.delete(probs, index, axis=1), axis=1)
@@ -121,14 +121,14 @@ def decision_regions(
         for index in np.unique(labels).astype(int):
             ax.scatter(
                 *x[labels == index].T,
-                s=4 * _size(len(x)),
+                s=4 * marker_size(len(x)),
                 color=PALETTE[index % len(PALETTE)],
                 marker=MARKERS[index % len(MARKERS)],
                 edgecolors="white",
                 linewidths=0.5,
                 label=f"class {index}",
             )
-        _legend(ax)
+        add_legend(ax)
     ax.set(xlabel="x[0]", ylabel="x[1]", xlim=extent[:2], ylim=extent[2:])
     return ax
 
@@ -142,17 +142,17 @@ def intervals_against_residuals(
     """
     lower, upper = predictive.interval(level)
     parts = (predictive.mean, lower, upper, predictive.align_y(y))
-    mean, lower, upper, observed = (_column(part, output) for part in parts)
+    mean, lower, upper, observed = (column_index(part, output) for part in parts)
     order = np.argsort(upper - lower, kind="stable")
     mean, lower, upper, observed = (part[order] for part in (mean, lower, upper, observed))
     rank = np.arange(len(mean))
     inside = (lower <= observed) & (observed <= upper)
-    ax = _axes(ax)
+    ax = make_axes(ax)
     ax.fill_between(
         rank, lower - mean, upper - mean, color=SKY, alpha=0.4, lw=0, label=f"{level:.0%} interval"
     )
     ax.axhline(0.0, color=GREY, lw=1, ls="--")
-    size = _size(len(mean))
+    size = marker_size(len(mean))
     for chosen, color, marker, label in (
         (inside, BLUE, "o", f"inside ({np.mean(inside):.0%})"),
         (~inside, VERMILION, "x", f"outside ({np.mean(~inside):.0%})"),
@@ -161,7 +161,7 @@ def intervals_against_residuals(
         ax.plot(rank[chosen], residual, marker, color=color, ms=0.6 * size, label=label)
     ax.set(xlabel="rows, from sure to unsure", ylabel="observation - mean")
     ax.margins(x=0.01)
-    _legend(ax, room=0.25)
+    add_legend(ax, room=0.25)
     return ax
 
 
@@ -171,10 +171,10 @@ def epistemic_against_aleatoric(
     """The two kinds of doubt at each row; with `y` of a classifier, which rows were wrong."""
     is_classes = predictive.kind == "classification"
     epistemic, aleatoric = (
-        _column(part, output) for part in (predictive.epistemic, predictive.aleatoric)
+        column_index(part, output) for part in (predictive.epistemic, predictive.aleatoric)
     )
-    ax = _axes(ax)
-    size = 0.8 * _size(len(epistemic))
+    ax = make_axes(ax)
+    size = 0.8 * marker_size(len(epistemic))
     if is_classes and y is not None:
         wrong = predictive.probs.argmax(axis=1) != predictive.align_y(y)
         for chosen, color, marker, label in (
@@ -183,7 +183,7 @@ def epistemic_against_aleatoric(
         ):
             style = {"color": color, "ms": size, "alpha": 0.7, "label": label}
             ax.plot(aleatoric[chosen], epistemic[chosen], marker, **style)
-        _legend(ax, room=0.2)
+        add_legend(ax, room=0.2)
     else:
         ax.plot(aleatoric, epistemic, "o", color=BLUE, ms=size, alpha=0.7)
     unit = " (nats)" if is_classes else " (variance)"

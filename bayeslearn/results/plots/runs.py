@@ -21,9 +21,9 @@ from bayeslearn.results.plots.style import (
     PALETTE,
     SKY,
     VERMILION,
-    _axes,
-    _legend,
-    _weight_name,
+    add_legend,
+    make_axes,
+    weight_name,
 )
 
 
@@ -39,19 +39,19 @@ def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
             f"{posterior.algorithm.name} has no lower bound to plot: use chain_traces."
         )
     steps, values = np.asarray(trace["eval_step"]), np.asarray(trace[f"eval_{name}"])
-    ax = _axes(ax)
+    ax = make_axes(ax)
     marker = "o" if len(steps) == 1 else ""
     ax.plot(steps, values, color=BLUE, marker=marker, label="at each evaluation")
     if name == "elbo" and posterior.elbo is not None:
         ax.axhline(posterior.elbo, color=VERMILION, ls="--", lw=1, label="of the result")
-    told = np.append(values, posterior.elbo if posterior.elbo is not None else values[-1])
-    low, high = np.quantile(told, 0.1), told.max()
+    shown = np.append(values, posterior.elbo if posterior.elbo is not None else values[-1])
+    low, high = np.quantile(shown, 0.1), shown.max()
     room = 0.3 * (high - low) or 0.05 * abs(high) or 1.0
-    bottom = max(min(low - room, high - NATS), told.min() - 0.3 * room)
+    bottom = max(min(low - room, high - NATS), shown.min() - 0.3 * room)
     ax.set(
         xlabel="step", ylabel=name.replace("_", "-"), ylim=(bottom, high + 0.08 * (high - bottom))
     )
-    _legend(ax, loc="lower right")
+    add_legend(ax, loc="lower right")
     return ax
 
 
@@ -72,9 +72,9 @@ def chain_traces(posterior: Any, weight: int | None = None, *, ax: Any = None) -
         if not 0 <= weight < matrix.shape[1]:
             refuse("weight", weight, f"be a whole number from 0 to {matrix.shape[1] - 1}")
         values = matrix[:, weight].reshape(posterior.family.num_chains, -1)
-        label = _weight_name(posterior.family.mean, weight)
+        label = weight_name(posterior.family.mean, weight)
     rhat = float(diagnostics.convergence(values[:, :, None])[0][0])
-    ax = _axes(ax)
+    ax = make_axes(ax)
     for index, chain in enumerate(values):
         color = PALETTE[index % len(PALETTE)]
         ax.plot(chain, color=color, lw=0.8, alpha=0.8, label=f"chain {index}")
@@ -84,7 +84,7 @@ def chain_traces(posterior: Any, weight: int | None = None, *, ax: Any = None) -
     )
     ax.margins(x=0.01)
     if len(values) <= len(PALETTE):
-        _legend(ax, room=0.3, ncols=min(4, len(values)))
+        add_legend(ax, room=0.3, ncols=min(4, len(values)))
     return ax
 
 
@@ -94,7 +94,7 @@ def rhat(posterior: Any, *, ax: Any = None) -> Any:
     Hidden units can be swapped without changing the predictions: judge by the predictions.
     """
     found = posterior.diagnostics()
-    ax = _axes(ax)
+    ax = make_axes(ax)
     for values, color, marker, label in (
         (found.rhat_weights, ORANGE, "s", "weights"),
         (found.rhat_predictions, BLUE, "o", "predictions"),
@@ -107,7 +107,7 @@ def rhat(posterior: Any, *, ax: Any = None) -> Any:
     )
     ax.set(xlabel="share of quantities", ylabel="R-hat")
     ax.ticklabel_format(useOffset=False)
-    _legend(ax)
+    add_legend(ax)
     return ax
 
 
@@ -120,10 +120,10 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
     kept = leaf_widths(posterior)
     if not any(len(part) for _, part, _ in kept):
         raise ArgumentError(
-            f"The weights of {posterior.algorithm.name} have no spread: it leaves a single point."
+            f"The weights of {posterior.algorithm.name} have no variance: it gives a single point."
         )
     places = np.arange(len(kept), 0, -1)
-    ax = _axes(ax)
+    ax = make_axes(ax)
     full = [(place, part) for place, (_, part, _) in zip(places, kept, strict=True) if len(part)]
     ax.boxplot(
         [part for _, part in full],
@@ -140,7 +140,7 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
     scales = [scale for _, _, scale in kept]
     if not np.all(np.isnan(scales)):
         ax.plot(scales, places, "D", color=VERMILION, ms=6, zorder=4, label="prior")
-        _legend(ax)
+        add_legend(ax)
     ax.set_yticks(places, [name for name, _, _ in kept])
     ax.set_xscale("log")
     ax.set_xlabel("standard deviation of a weight")

@@ -20,7 +20,7 @@ NATS = 2.0  # of the lower bound that are always shown
 MANY = 200  # points above which they are drawn smaller
 
 
-def _axes(ax: Any) -> Any:
+def make_axes(ax: Any) -> Any:
     if ax is not None:
         return ax
     try:
@@ -30,7 +30,7 @@ def _axes(ax: Any) -> Any:
     return Figure(figsize=SIZE, layout="constrained").subplots()
 
 
-def _legend(ax: Any, room: float = 0.0, **options: Any) -> None:
+def add_legend(ax: Any, room: float = 0.0, **options: Any) -> None:
     """A legend, with a share of the height added above for it."""
     if room:
         bottom, top = ax.get_ylim()
@@ -40,23 +40,23 @@ def _legend(ax: Any, room: float = 0.0, **options: Any) -> None:
     ax.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize="small", **options)
 
 
-def _size(num: int) -> float:
+def marker_size(num: int) -> float:
     return 5.0 if num <= MANY else 3.0
 
 
-def _rgb(num_classes: int) -> np.ndarray:
+def to_rgb(num_classes: int) -> np.ndarray:
     colors = [PALETTE[index % len(PALETTE)] for index in range(num_classes)]
     return np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colors])
 
 
-def _need(posterior: Any, kind: str, what: str) -> None:
+def check_kind(posterior: Any, kind: str, what: str) -> None:
     target = posterior.target
     found = "a bare log-density" if target.is_density else target.likelihood.kind
     if found != kind:
         raise ArgumentError(f"`{what}` needs a {kind} model; this posterior is of {found}.")
 
 
-def _data(posterior: Any, x: Any, y: Any) -> tuple[np.ndarray, Any]:
+def table_of(posterior: Any, x: Any, y: Any) -> tuple[np.ndarray, Any]:
     """Inputs as a table; the training data where none are given."""
     data = posterior.target.data
     if x is None:
@@ -67,7 +67,7 @@ def _data(posterior: Any, x: Any, y: Any) -> tuple[np.ndarray, Any]:
     return np.asarray(leaves[0], np.float64), y
 
 
-def _line(
+def line_through(
     x: np.ndarray, along: int | str, num_points: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
     """Rows on a line through the data's mean, their places on it, and the data's own."""
@@ -83,18 +83,18 @@ def _line(
         direction = np.eye(x.shape[1])[column]
         center = center - center[column] * direction
         at, label = x[:, column], "x" if x.shape[1] == 1 else f"x[{column}]"
-    low, high = _padded(at[:, None], 0.15)
+    low, high = padded_range(at[:, None], 0.15)
     place = np.linspace(low[0], high[0], num_points)
     return center + place[:, None] * direction, place, at, label
 
 
-def _padded(x: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def padded_range(x: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
     low, high = x.min(axis=0), x.max(axis=0)
     room = share * np.where(high > low, high - low, 1.0)
     return low - room, high + room
 
 
-def _column(values: np.ndarray, output: int) -> np.ndarray:
+def column_index(values: np.ndarray, output: int) -> np.ndarray:
     values = np.asarray(values)
     if values.ndim == 1:
         return values
@@ -103,13 +103,13 @@ def _column(values: np.ndarray, output: int) -> np.ndarray:
     return values[:, output]
 
 
-def _normal_quantile(q: float) -> float:
+def normal_quantile(q: float) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(q)
 
 
-def _weight_name(params: Any, weight: int) -> str:
+def weight_name(params: Any, weight: int) -> str:
     """The leaf that holds this weight of the vector, and its place in it."""
     for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
         if weight < np.size(leaf):

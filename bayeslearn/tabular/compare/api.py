@@ -8,32 +8,38 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from bayeslearn.algorithms import MAP
+from bayeslearn.algorithms import MAP, Algorithm
 from bayeslearn.distributed import mesh
 from bayeslearn.errors import BayesLearnError, check_whole, refuse
-from bayeslearn.progress import Progress
+from bayeslearn.inference.options import FitEvent
+from bayeslearn.progress import COMPILING, Progress, phase_label
 from bayeslearn.storage import fingerprints
 from bayeslearn.tabular.compare.budget import (
-    FOR_BASELINE,
-    LEAST_FOR_FITS,
-    _Deadline,
-    _pace,
-    _seconds,
+    Budget,
+    NotTried,
+    Pace,
+    parse_budget,
+    write_duration,
 )
-from bayeslearn.tabular.compare.plan import _methods, _plain, _plan, _read
-from bayeslearn.tabular.compare.recommend import _choose, _recommendation
-from bayeslearn.tabular.compare.result import Comparison, _mark_front, _row
-from bayeslearn.tabular.compare.run import ESTIMATORS, _Run, _run
+from bayeslearn.tabular.compare.held_out import CRITERIA, CRPS, LOG_LIKELIHOOD
+from bayeslearn.tabular.compare.plan import make_plan, read_table, resolve_methods
+from bayeslearn.tabular.compare.recommend import Candidate, Report, choose, explain
+from bayeslearn.tabular.compare.result import Comparison, make_row, mark_front
+from bayeslearn.tabular.compare.run import ESTIMATORS, Experiment, MethodRun, run_method
+from bayeslearn.tabular.json_values import JSON, json_value
+from bayeslearn.tabular.score_table import NOT_TRIED, OK
 
 
 def compare(
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
     task: str = "auto",
-    methods: str | Sequence[Any] = "default",
+    methods: str | Sequence[str | Algorithm] = "default",
     budget: float | str | None = None,
+    by: str = LOG_LIKELIHOOD,
     splits: int = 3,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -45,18 +51,21 @@ def compare(
 
     Args:
         X, y: rows of numbers and one target, arrays or data frames.
-        task: "regression", "classification", or "auto": text, two numbers, or a count from 0 or 1
-            in which nothing is missing or alone (up to 20) are classes.
+        task: "regression", "classification", or "auto": text, two numbers, or all whole numbers
+            from 0 or 1 on (up to 20), each at least twice, are classes.
         methods: "default" (a quick choice), "all", or a list of names and algorithms. "map", the
             plain network, is always among them.
-        budget: seconds, or "90s", "2m", "1h", for everything, compiling included, shared out
-            evenly among the methods in the order given; what one leaves goes to those after it.
-            Each method's length is found in the first split and used in all. None: the methods'
-            defaults.
-        splits: how many fits of each method, each leaving out another fold of training rows.
-        test_fraction: share of the rows kept for the table (256 rows at most).
+        budget: seconds, or "90s", "2m", "1h", for everything, compilation included. It is shared
+            among the methods in the order given; what one leaves goes to those after it. A fit may
+            be cut short by it, and a method that would find no time is not tried. None: the
+            methods' defaults.
+        by: what methods are ranked by on the validation folds: "log-likelihood", or "crps" for
+            regression.
+        splits: how many fits of each method, each with another validation fold.
+        test_fraction: fraction of the rows kept for the table (256 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
-        progress: show a progress bar; None: only on a terminal.
+        progress: True: a progress bar, or lines where there is no terminal; None: a bar on a
+            terminal; False: nothing.
         devices: "all": every fit runs over all devices, see `fit`; of several processes each then
             compares alike, without a budget, and finds the same.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
@@ -67,77 +76,144 @@ def compare(
     check_whole("seed", seed, least=0)
     if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
         refuse("test_fraction", test_fraction, "be between 0 and 1")
-    seconds = _seconds(budget)
+    seconds = parse_budget(budget)
     layout = mesh.layout(None, devices)
     if layout is not None and layout.is_shared and seconds is not None:
         refuse("budget", budget, "be left out over several processes, whose clocks differ")
-    chosen = _methods(methods)
-    table, told = _read(X, y, task)
-    kind = ESTIMATORS[table.task]
-    for name, value in options.items():
-        if name in ("method", "random_state"):
-            refuse(name, value, "be left out", "Use `methods` and `seed`.")
-        if name not in kind._get_param_names():
-            refuse(name, value, f"be left out: {kind.__name__} has no such option")
-    plan = _plan(table, int(splits), float(test_fraction), int(seed))._replace(devices=devices)
-    deadline = None if seconds is None else _Deadline(began, seconds)
-    runs: dict[str, _Run] = {}
+    algorithms = resolve_methods(methods)
+    table, about = read_table(X, y, task)
+    _check_criterion(by, table.task)
+    _check_options(table.task, options)
+    plan = make_plan(table, int(splits), float(test_fraction), int(seed))
+    experiment = Experiment(table, plan, options, int(seed), by, devices)
+    shared = None if seconds is None else Budget(seconds, int(splits), began)
+    with Progress("compare", len(algorithms) * int(splits), progress, unit="fit") as bar:
+        runs = run_all(experiment, algorithms, shared, bar)
+    split = plan.splits[0]
+    settings = about | {
+        "methods": list(algorithms),
+        "budget": seconds,
+        "by": by,
+        "splits": int(splits),
+        "test_fraction": float(test_fraction),
+        "test_rows": len(plan.test),
+        "train_rows": len(split.train),
+        "validation_rows": len(split.validation),
+        "seed": int(seed),
+        "options": json_value(options),
+        "seconds": time.perf_counter() - began,
+    }
+    first_split = (*table.rows(split.train), *table.rows(plan.test))
+    return summarize(runs, algorithms, shared, settings, first_split, table.task)
+
+
+def run_all(
+    experiment: Experiment,
+    algorithms: dict[str, Algorithm],
+    budget: Budget | None,
+    bar: Progress,
+) -> dict[str, MethodRun]:
+    """Every method in turn; the baseline is the first."""
+    runs: dict[str, MethodRun] = {}
     pace = None
-    with Progress("compare", len(chosen) * int(splits), progress) as bar:
-        for place, (label, algorithm) in enumerate(chosen.items()):
+    splits = len(experiment.plan.splits)
+    for place, (label, algorithm) in enumerate(algorithms.items()):
 
-            def told_of(split: int, label: str = label, place: int = place) -> None:
-                bar.update(place * int(splits) + split, {}, name=f"compare: {label}")
+        def listen(
+            event: FitEvent | None, number: int, label: str = label, place: int = place
+        ) -> None:
+            bar.update(place * splits + number, text=f"{label}, {_status(event)}")
 
-            left = len(chosen) - place
-            share, until = None, deadline
-            if deadline is not None:
-                scoring = int(splits) * max((run.scoring for run in runs.values()), default=0.0)
-                even = deadline.left / left
-                share = max(even - scoring, LEAST_FOR_FITS * even)
-                if isinstance(algorithm, MAP):  # all others are measured by it, and it costs little
-                    share, until = max(share, FOR_BASELINE * deadline.seconds), None
-            run = _run(table, plan, algorithm, options, int(seed), share, until, pace, told_of)
-            runs[label] = run
-            if isinstance(algorithm, MAP) and pace is None and not run.reason:
-                pace = _pace(run.seconds, run.compiling, run.steps, len(plan.splits[0].train))
-    good = {label: run for label, run in runs.items() if not run.reason}
-    if not good:
+        is_baseline = isinstance(algorithm, MAP)
+        share = None
+        if budget is not None:
+            try:
+                share = budget.share(len(algorithms) - place, is_baseline)
+            except NotTried as error:
+                runs[label] = MethodRun(status=NOT_TRIED, reason=str(error))
+                continue
+        run = runs[label] = run_method(experiment, algorithm, share, pace, listen)
+        cost = run.cost
+        if budget is not None and cost is not None:
+            if is_baseline and run.planned_steps > run.steps > 0 and run.cut_short:
+                cost = cost._replace(fit=cost.fit * run.planned_steps / run.steps)
+            budget.record(cost, is_baseline)
+            if is_baseline and pace is None and run.status == OK:
+                steps = run.planned_steps if run.cut_short else run.steps
+                pace = Pace.of(cost, steps, len(experiment.plan.splits[0].train))
+    if not any(run.status == OK for run in runs.values()):
         reasons = {run.reason for run in runs.values()}
         raise BayesLearnError(f"No method could be fitted: {' '.join(sorted(reasons))}")
-    baseline = next(label for label, method in chosen.items() if isinstance(method, MAP))
-    eligible = {label: run for label, run in good.items() if run.has_mixed} or good
-    held_out = {label: run.held_out for label, run in eligible.items()}
-    choice = _choose(table.task, held_out, baseline)
-    rows = [_row(label, run) for label, run in runs.items()]
-    _mark_front(rows)
-    train = plan.splits[0].train
+    return runs
+
+
+def summarize(
+    runs: dict[str, MethodRun],
+    algorithms: dict[str, Algorithm],
+    budget: Budget | None,
+    settings: dict[str, JSON],
+    first_split: tuple[Any, np.ndarray, Any, np.ndarray],
+    task: str,
+) -> Comparison:
+    """The table and the recommendation."""
+    finished = {label: run for label, run in runs.items() if run.status == OK}
+    candidates = {
+        label: Candidate(run.held_out, run.cut_short, run.rhat) for label, run in finished.items()
+    }
+    by = str(settings["by"])
+    choice = choose(candidates, by)
+    rows = [make_row(label, run) for label, run in runs.items()]
+    mark_front(rows)
+    sufficient = None if budget is None else budget.sufficient(len(runs))
+    report = Report(
+        choice,
+        candidates,
+        {row["method"]: row for row in rows},
+        baseline=next(label for label, method in algorithms.items() if isinstance(method, MAP)),
+        by=by,
+        test_rows=len(first_split[3]),
+        budget=None if budget is None else budget.seconds,
+        sufficient=None if sufficient is None else write_duration(sufficient),
+    )
     return Comparison(
-        task=table.task,
+        task=task,
         recommended=choice.name,
-        recommendation=_recommendation(table.task, choice, rows, baseline, len(plan.test)),
+        recommendation=explain(report),
         rows=rows,
-        fitted={label: run.estimator for label, run in good.items()},
-        first_split=(*table.at(train), *table.at(plan.test)),
-        settings=told
-        | {
-            "methods": list(chosen),
-            "budget": seconds,
-            "splits": int(splits),
-            "test_fraction": float(test_fraction),
-            "test_rows": len(plan.test),
-            "train_rows": len(train),
-            "validation_rows": len(plan.splits[0].left_out),
-            "seed": int(seed),
-            "options": {name: _plain(value) for name, value in options.items()},
-            "seconds": time.perf_counter() - began,
-        },
+        fitted={label: run.estimator for label, run in finished.items() if run.estimator},
+        first_split=first_split,
+        settings=settings,
         versions=versions(),
     )
 
 
-def versions() -> dict[str, Any]:
-    """What ran it."""
+def versions() -> dict[str, JSON]:
+    """What it ran with."""
     import sklearn
 
-    return fingerprints.versions() | {"numpy": np.__version__, "scikit-learn": sklearn.__version__}
+    others = {"numpy": np.__version__, "scikit-learn": sklearn.__version__}
+    return {**fingerprints.versions(), **others}
+
+
+def _status(event: FitEvent | None) -> str:
+    if event is None:
+        return COMPILING
+    phase = phase_label(event.phase)
+    return f"{phase}{', ' if phase else ''}step {event.step} of {event.num_steps}"
+
+
+def _check_criterion(by: str, task: str) -> None:
+    if by not in CRITERIA:
+        refuse("by", by, 'be "log-likelihood" or "crps"')
+    if by == CRPS and task == "classification":
+        refuse("by", by, 'be "log-likelihood" for classification')
+
+
+def _check_options(task: str, options: dict[str, Any]) -> None:
+    kind = ESTIMATORS[task]
+    known = kind().get_params(deep=False)
+    for name, value in options.items():
+        if name in ("method", "random_state"):
+            refuse(name, value, "be left out", "Use `methods` and `seed`.")
+        if name not in known:
+            refuse(name, value, f"be left out: {kind.__name__} has no such option")

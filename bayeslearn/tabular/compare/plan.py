@@ -1,85 +1,89 @@
-"""Which methods, and which rows each is fitted to and judged on."""
+"""Which methods are compared, and which rows each is fitted to and scored on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.algorithms import ALGORITHMS, MAP, Algorithm
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.inference.arguments import check_algorithm
-from bayeslearn.tabular.encoding import detect_task
+from bayeslearn.tabular.frames import Inputs, take_rows, with_columns_of
+from bayeslearn.tabular.json_values import JSON, json_value
+from bayeslearn.tabular.task import TASKS, detect_task
 
-DEFAULT = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
-
-LEAST_ROWS = 10
-LEAST_FOLDS = 5
-SCORED_ROWS = 256  # most test rows, and rows of a fold left out: the rest are learned from
+DEFAULT_METHODS = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
+MIN_ROWS = 10
+MIN_FOLDS = 5
+MAX_SCORED_ROWS = 256  # test rows, and rows of a validation fold: the rest are learned from
 SHIFT = 2.0  # standard deviations, up or down, of every column
-METRICS = {
-    "regression": ("rmse", "log_likelihood", "coverage90", "crps", "ood_auroc"),
-    "classification": ("accuracy", "log_likelihood", "ece", "brier", "ood_auroc"),
-}
 
 
-class _Table(NamedTuple):
-    X: Any
+class TableData(NamedTuple):
+    """The rows to compare on."""
+
+    X: Inputs
     y: np.ndarray
     task: str
     classes: np.ndarray | None
 
-    def at(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
-        return (self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]), self.y[rows]
-
-    def like(self, values: np.ndarray) -> Any:
-        """Other inputs, with the names of the columns."""
-        if not hasattr(self.X, "iloc"):
-            return values
-        return type(self.X)(values, columns=self.X.columns)
+    def rows(self, index: np.ndarray) -> tuple[Inputs, np.ndarray]:
+        """Some rows of X and y."""
+        return take_rows(self.X, index), self.y[index]
 
 
-def _read(X: Any, y: Any, task: str) -> tuple[_Table, dict[str, Any]]:
+def read_table(X: ArrayLike, y: ArrayLike, task: str) -> tuple[TableData, dict[str, JSON]]:
+    """X and y checked, and what the settings of a comparison say of them."""
     from sklearn.utils.validation import check_array, column_or_1d
 
     values = check_array(X, dtype=np.float64, estimator="compare", input_name="X")
-    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    columns = getattr(X, "columns", None)
     target = getattr(y, "name", None)
-    if hasattr(y, "columns") and len(y.columns) == 1:
-        target = y.columns[0]
-    if np.ndim(y) > 1 and np.shape(y)[1] > 1:
-        refuse("y", Shown(f"{np.shape(y)[1]} columns"), "be one column", "Compare one by one.")
-    y = column_or_1d(y, warn=False)
-    if len(y) != len(values):
-        refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as X ({len(values)})")
-    if len(y) < LEAST_ROWS:
-        refuse("X", Shown(f"{len(y)} rows"), f"have at least {LEAST_ROWS} rows")
-    if task not in ("auto", *METRICS):
+    y_columns: Sequence[str] = getattr(y, "columns", ())
+    if len(y_columns) == 1:
+        target = y_columns[0]
+    shape: tuple[int, ...] = np.shape(y)
+    if len(shape) > 1 and shape[1] > 1:
+        refuse("y", Shown(f"{shape[1]} columns"), "be one column", "Compare one by one.")
+    observed = column_or_1d(y, warn=False)
+    if len(observed) != len(values):
+        refuse("y", Shown(f"{len(observed)} rows"), f"have as many rows as X ({len(values)})")
+    if len(observed) < MIN_ROWS:
+        refuse("X", Shown(f"{len(observed)} rows"), f"have at least {MIN_ROWS} rows")
+    if task not in ("auto", *TASKS):
         refuse("task", task, 'be "auto", "regression" or "classification"')
     if task == "auto":
-        task, _ = detect_task(y if y.dtype.kind in "iuf" else None, np.unique(y))
+        numbers = observed if observed.dtype.kind in "iuf" else None
+        task, _ = detect_task(numbers, np.unique(observed))
     if task == "regression":
-        y = check_array(y, dtype=np.float64, ensure_2d=False, estimator="compare", input_name="y")
-    labels = np.unique(y)
+        observed = check_array(
+            observed, dtype=np.float64, ensure_2d=False, estimator="compare", input_name="y"
+        )
+    labels = np.unique(observed)
     if len(labels) < 2:
         refuse("y", Shown(f"only the value {labels[0]}"), "hold at least two values")
-    told = {
-        "rows": len(y),
+    classes = None if task == "regression" else labels
+    settings: dict[str, JSON] = {
+        "rows": len(observed),
         "columns": values.shape[1],
-        "column_names": names,
+        "column_names": None if columns is None else [str(name) for name in columns],
         "target": None if target is None else str(target),
-        "classes": None if task == "regression" else [_plain(label) for label in labels],
+        "classes": json_value(classes),
     }
-    X = X if hasattr(X, "iloc") else values
-    return _Table(X, y, task, None if task == "regression" else labels), told
+    return TableData(X if hasattr(X, "iloc") else values, observed, task, classes), settings
 
 
-def _methods(methods: Any) -> dict[str, Algorithm]:
-    """Algorithms by label, as given; the baseline first, last what cannot be stopped on its way."""
+def resolve_methods(methods: str | Sequence[str | Algorithm]) -> dict[str, Algorithm]:
+    """Algorithms by label, in the order given; the baseline first, closed forms last.
+
+    A closed form cannot be stopped on its way, so that it gets what the others leave of a budget.
+    """
     if isinstance(methods, str) and methods in ("default", "all"):
-        methods = DEFAULT if methods == "default" else list(ALGORITHMS)
+        methods = DEFAULT_METHODS if methods == "default" else list(ALGORITHMS)
     if isinstance(methods, str) or not isinstance(methods, Sequence) or not len(methods):
         must = 'be "default", "all" or a list of names and algorithms'
         refuse("methods", methods, must)
@@ -94,55 +98,62 @@ def _methods(methods: Any) -> dict[str, Algorithm]:
     return labels
 
 
-class _Split(NamedTuple):
+class Split(NamedTuple):
+    """Rows of one fit, and the validation fold by which methods are chosen."""
+
     train: np.ndarray
-    left_out: np.ndarray
+    validation: np.ndarray
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
+    """The rows of all fits: every method has the same."""
+
     test: np.ndarray
-    splits: list[_Split]
-    outside: list[Any]  # inputs unlike the training rows
-    devices: str | None = None
+    splits: list[Split]
+    outside: list[Inputs]  # inputs unlike the training rows
 
 
-def _plan(table: _Table, splits: int, test_fraction: float, seed: int) -> _Plan:
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(table.y))
-    if table.classes is not None:  # dealt out class by class, so that every part has its share
-        order = order[np.argsort(table.y[order], kind="stable")]
-    number = len(order)
-    wanted = max(1, round(min(test_fraction * number, SCORED_ROWS)))
-    if number - wanted < LEAST_FOLDS:
-        refuse("test_fraction", test_fraction, f"leave at least {LEAST_FOLDS} rows to learn from")
-    is_test = np.diff(np.floor(np.arange(number + 1) * wanted / number + 0.5)) > 0
-    test, rest = order[is_test], order[~is_test]
-    folds = max(LEAST_FOLDS, splits, math.ceil(len(rest) / SCORED_ROWS))
+def make_plan(table: TableData, splits: int, test_fraction: float, seed: int) -> Plan:
+    """Test rows, then folds of the others, of which each split leaves out one."""
+    test, rest = separate_test_rows(table.y, table.task, test_fraction, seed)
+    folds = max(MIN_FOLDS, splits, math.ceil(len(rest) / MAX_SCORED_ROWS))
     if folds > len(rest):
         refuse("splits", splits, f"be at most the number of training rows ({len(rest)})")
     # Of one size, so that all splits share what was compiled; a remainder is always learned from.
     fold = np.arange(len(rest)) % folds
     fold[len(rest) // folds * folds :] = -1
-    parts = [_Split(np.sort(rest[fold != k]), np.sort(rest[fold == k])) for k in range(splits)]
+    parts = [Split(np.sort(rest[fold != k]), np.sort(rest[fold == k])) for k in range(splits)]
     test = np.sort(test)
-    return _Plan(test, parts, _outside(table, test, rest, rng))
+    return Plan(test, parts, _outside(table, test, rest, np.random.default_rng([seed, 1])))
 
 
-def _outside(table: _Table, test: np.ndarray, rest: np.ndarray, rng: Any) -> list[Any]:
-    """The test rows with every column moved, and with every column shuffled for itself."""
+def separate_test_rows(
+    y: np.ndarray, task: str, test_fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Test rows, and all others, in random order; classes have the same share in both.
+
+    What is learned of a table before it is compared, such as medians for missing values, must not
+    come from the test rows.
+    """
+    order = np.random.default_rng(seed).permutation(len(y))
+    if task == "classification":
+        order = order[np.argsort(y[order], kind="stable")]
+    number = len(order)
+    wanted = max(1, round(min(test_fraction * number, MAX_SCORED_ROWS)))
+    if number - wanted < MIN_FOLDS:
+        refuse("test_fraction", test_fraction, f"leave at least {MIN_FOLDS} rows to learn from")
+    is_test = np.diff(np.floor(np.arange(number + 1) * wanted / number + 0.5)) > 0
+    return order[is_test], order[~is_test]
+
+
+def _outside(
+    table: TableData, test: np.ndarray, rest: np.ndarray, rng: np.random.Generator
+) -> list[Inputs]:
+    """The test rows with every column shifted, and with every column shuffled by itself."""
     values = np.asarray(table.X, np.float64)
     signs = rng.choice([-1.0, 1.0], size=(len(test), values.shape[1]))
     shifted = values[test] + SHIFT * signs * values[rest].std(axis=0)
     shuffled = rng.permuted(values[test], axis=0)
     if values.shape[1] == 1:  # shuffled, they are the same rows
-        return [table.like(shifted)]
-    return [table.like(shifted), table.like(shuffled)]
-
-
-def _plain(value: Any) -> Any:
-    """Something JSON can hold."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+        return [with_columns_of(table.X, shifted)]
+    return [with_columns_of(table.X, values) for values in (shifted, shuffled)]

@@ -15,201 +15,213 @@ import numpy as np
 
 from bayeslearn.algorithms import Algorithm
 from bayeslearn.errors import BayesLearnError
+from bayeslearn.inference.context import MAIN
+from bayeslearn.inference.options import FitEvent
 from bayeslearn.results import metrics
-from bayeslearn.results.posterior import MixingWarning
+from bayeslearn.results.posterior import MixingWarning, Posterior
 from bayeslearn.tabular.classifier import BayesianNNClassifier
 from bayeslearn.tabular.compare.budget import (
-    _Clock,
-    _Deadline,
-    _lengths,
-    _listening,
-    _OutOfTime,
-    _Pace,
-    _shortened,
+    Clock,
+    Cost,
+    NotTried,
+    OutOfBudget,
+    Pace,
+    Share,
+    shorten_sampler,
 )
-from bayeslearn.tabular.compare.plan import _Plan, _Table
+from bayeslearn.tabular.compare.held_out import HeldOut, concatenate, predict_held_out
+from bayeslearn.tabular.compare.plan import Plan, Split, TableData
 from bayeslearn.tabular.regressor import BayesianNNRegressor
+from bayeslearn.tabular.score_table import FAILED, NOT_FINISHED, NOT_TRIED, OK
+from bayeslearn.tabular.scores import score
 
-LEVEL, TOLERANCE = 0.9, 0.05
-MOST_RHAT = 1.2
+Estimator = BayesianNNRegressor | BayesianNNClassifier
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "regression": BayesianNNRegressor,
+    "classification": BayesianNNClassifier,
+}
+Listener = Callable[[FitEvent | None, int], None]  # the event (None: a fit begins), and the split
 
 
-class _NotFinite(BayesLearnError):
-    """A prediction is no number."""
+class Experiment(NamedTuple):
+    """What is the same for all methods."""
 
-
-ESTIMATORS = {"regression": BayesianNNRegressor, "classification": BayesianNNClassifier}
-
-
-class _HeldOut(NamedTuple):
-    """What a method said of the training rows left out, in the order of the splits."""
-
-    log_prob: np.ndarray
-    is_right: np.ndarray  # inside the interval, or of the predicted class
-    confidence: np.ndarray | None  # probability of the predicted class
-
-    @property
-    def log_likelihood(self) -> tuple[float, float]:
-        return float(np.mean(self.log_prob)), _error_of(self.log_prob)
-
-    def at(self, rows: np.ndarray) -> _HeldOut:
-        return _HeldOut._make(None if part is None else part[rows] for part in self)
-
-    @property
-    def calibration(self) -> float:
-        """Coverage, or expected calibration error."""
-        if self.confidence is None:
-            return float(np.mean(self.is_right))
-        return metrics.gathered(self.confidence, self.is_right).error
+    table: TableData
+    plan: Plan
+    options: dict[str, Any]  # of the estimators
+    seed: int
+    by: str
+    devices: str | None = None
 
 
 @dataclasses.dataclass
-class _Run:
-    """Every split of one method, or why there are not."""
+class MethodRun:
+    """All splits of one method, or why they are not there."""
 
+    status: str = OK
     reason: str = ""
-    estimator: Any = None  # of the first split
+    estimator: Estimator | None = None  # of the first split
     scores: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    parts: list[_HeldOut] = dataclasses.field(default_factory=list)
-    seconds: list[float] = dataclasses.field(default_factory=list)
+    folds: list[HeldOut] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)  # of each fit
+    scoring: list[float] = dataclasses.field(default_factory=list)  # of each split
     compiling: float = 0.0
-    scoring: float = 0.0  # seconds a split
-    steps: int = 0  # of the first split
+    steps: int = 0  # of the method itself in the first split
+    planned_steps: int = 0
     megabytes: float = 0.0
-    has_mixed: bool = True
+    rhat: float | None = None
+    cut_short: str | None = None
     chosen: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def held_out(self) -> _HeldOut:
-        def joined(name: str) -> Any:
-            parts = [getattr(part, name) for part in self.parts]
-            return None if parts[0] is None else np.concatenate(parts)
+    def held_out(self) -> HeldOut:
+        """Its predictions of all validation rows."""
+        return concatenate(self.folds)
 
-        return _HeldOut(*map(joined, _HeldOut._fields))
+    @property
+    def cost(self) -> Cost | None:
+        """What it took; None before its first split was scored."""
+        if not self.scoring:
+            return None
+        fit = min(max(0.0, self.seconds[0] - self.compiling), *self.seconds[1:], math.inf)
+        return Cost(self.compiling, fit, self.scoring[0], self.scoring[-1])
 
 
-def _run(
-    table: _Table,
-    plan: _Plan,
+def run_method(
+    experiment: Experiment,
     algorithm: Algorithm,
-    options: dict[str, Any],
-    seed: int,
-    share: float | None,
-    deadline: _Deadline | None,
-    pace: _Pace | None,
-    told: Callable[[int], None],
-) -> _Run:
-    run = _Run()
-    splits = len(plan.splits)
-    stop_at = None
-    told(0)
+    share: Share | None,
+    pace: Pace | None,
+    listener: Listener,
+) -> MethodRun:
+    """Fit and score every split; whatever goes wrong is its status and reason."""
+    run = MethodRun()
+    splits = experiment.plan.splits
     try:
-        if share is not None and share <= 0:
-            raise _OutOfTime("The budget was spent before its turn.")
-        if share is not None and pace is not None and algorithm.capabilities.is_sampler:
-            algorithm = _shortened(algorithm, share, splits, pace)
-        for number, split in enumerate(plan.splits):
-            if number and deadline is not None and deadline.is_over:
-                raise _OutOfTime(f"The budget ended after {number} of {splits} splits.")
-            warmup = getattr(algorithm, "num_warmup", 0)
-            estimator = _estimator(table.task, algorithm, options, seed + number)
-            clock = _Clock(share, splits, warmup, stop_at)
-            with _listening(clock), warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                timer = time.perf_counter()
-                X, y = table.at(split.train)
-                estimator._fit(X, y, None, table.classes, callback=clock, devices=plan.devices)
-                seconds = time.perf_counter() - timer
-            run.notes += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-            run.notes += estimator.posterior_.notes
-            if any(issubclass(w.category, MixingWarning) for w in caught):
-                rhat = estimator.posterior_.diagnostics().rhat_predictions
-                run.has_mixed &= bool(np.nanmax(rhat) <= MOST_RHAT)
-            run.seconds.append(seconds)
-            run.compiling += clock.compiling
-            if number == 0:
-                run.estimator = estimator
-                run.megabytes = _megabytes(estimator.posterior_)
-                run.steps = clock.step
-                stop_at = clock.step if clock.was_stopped else None
-                run.chosen = _lengths(algorithm, clock) if share is not None else {}
-            timer = time.perf_counter()
-            run.parts.append(_held_out(estimator, *table.at(split.left_out)))
-            run.scores.append(_scores(estimator, *table.at(plan.test), plan.outside))
-            run.scoring = time.perf_counter() - timer  # of the last split: nothing is compiled then
-            told(number + 1)
+        if share is not None and pace is not None:
+            algorithm = shorten_sampler(algorithm, share, pace)
+        clock = None
+        for number, split in enumerate(splits):
+            cost = run.cost
+            if share is not None and cost is not None and not share.allows(cost.fit + cost.scoring):
+                raise OutOfBudget(f"The budget ended after {number} of {len(splits)} splits.")
+            listener(None, number)
+            first = clock
+            clock = _clock(algorithm, share, first, listener, number)
+            estimator = _fit_split(experiment, algorithm, split, number, clock, run)
+            if first is None:
+                run.estimator, run.megabytes = estimator, _megabytes(estimator.posterior_)
+                if MAIN in clock.events:
+                    run.steps, run.planned_steps = clock.events[MAIN][1:3]
+                run.cut_short = clock.cut_short
+                run.chosen = {} if share is None else _length(algorithm, clock)
+            clock = first or clock
+            _score_split(experiment, split, estimator, run)
+    except NotTried as error:
+        run.status, run.reason = NOT_TRIED, _first_sentence(error)
+    except OutOfBudget as error:
+        run.status, run.reason = NOT_FINISHED, _first_sentence(error)
     except Exception as error:  # whatever it is, the other methods go on
-        run.reason = _reason(error)
+        run.status, run.reason = FAILED, _first_sentence(error)
+    if run.cut_short:
+        run.notes.insert(0, f"Stopped by the budget at {run.cut_short} (not converged).")
     run.notes = list(dict.fromkeys(run.notes))
     return run
 
 
-def _estimator(task: str, algorithm: Algorithm, options: dict[str, Any], seed: int) -> Any:
-    known = dict(options)
+def _clock(
+    algorithm: Algorithm, share: Share | None, first: Clock | None, listener: Listener, number: int
+) -> Clock:
+    stop_at = None
+    if first is not None:
+        stop_at = {phase: event.step for phase, event in first.stopped.items()}
+    sampler = getattr(algorithm, "sampler", algorithm)  # of an ensemble with chains
+    is_ensemble = algorithm.capabilities.is_composite and sampler is algorithm
+    return Clock(
+        share,
+        stop_at,
+        getattr(sampler, "num_warmup", 0),
+        lambda event: listener(event, number),
+        has_own_phase=not is_ensemble,
+    )
+
+
+def _fit_split(
+    experiment: Experiment,
+    algorithm: Algorithm,
+    split: Split,
+    number: int,
+    clock: Clock,
+    run: MethodRun,
+) -> Estimator:
+    estimator = make_estimator(experiment, algorithm, number)
+    X, y = experiment.table.rows(split.train)
+    with clock.listening(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        began = time.perf_counter()
+        if isinstance(estimator, BayesianNNClassifier):
+            classes = experiment.table.classes
+            estimator.fit(X, y, classes=classes, callback=clock, devices=experiment.devices)
+        else:
+            estimator.fit(X, y, callback=clock, devices=experiment.devices)
+        run.seconds.append(time.perf_counter() - began)
+    run.compiling += clock.compiling
+    run.notes += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    run.notes += estimator.posterior_.notes
+    if any(note.startswith("Interrupted:") for note in estimator.posterior_.notes):
+        raise KeyboardInterrupt  # an ensemble keeps the members it has; a comparison ends
+    if any(issubclass(w.category, MixingWarning) for w in caught):
+        rhat = float(np.nanmax(estimator.posterior_.diagnostics().rhat_predictions))
+        run.rhat = rhat if run.rhat is None else max(run.rhat, rhat)
+    return estimator
+
+
+def make_estimator(experiment: Experiment, algorithm: Algorithm, number: int) -> Estimator:
+    """The estimator of one split, with the options that its method knows."""
+    known = {"progress": False} | experiment.options
     if algorithm.capabilities.is_sampler or algorithm.auto_steps == 1:
         known.pop("num_steps", None)
     if algorithm.capabilities.is_sampler:
         known.pop("batch_size", None)
         known.pop("validation_fraction", None)
-    return ESTIMATORS[task](method=algorithm, random_state=seed, **known)
+    kind = ESTIMATORS[experiment.table.task]
+    return kind(method=algorithm, random_state=experiment.seed + number, **known)
 
 
-def _held_out(estimator: Any, X: Any, y: np.ndarray) -> _HeldOut:
-    predictive, observed, unit = _predicted(estimator, X, y)
-    log_prob = predictive.log_prob(observed) - np.log(unit)
-    if not np.all(np.isfinite(log_prob)):
-        raise _NotFinite("Its log-likelihood on training rows left out is not finite.")
-    if predictive.kind == "classification":
-        seen = predictive.align_y(observed)
-        probs = predictive.probs
-        return _HeldOut(log_prob, probs.argmax(axis=1) == seen, probs.max(axis=1))
-    return _HeldOut(log_prob, _is_inside(predictive, observed), None)
+def _score_split(
+    experiment: Experiment, split: Split, estimator: Estimator, run: MethodRun
+) -> None:
+    """Predict the validation fold, by which methods are chosen, and score the test rows."""
+    began = time.perf_counter()
+    X, y = experiment.table.rows(split.validation)
+    observed = estimator.observed(X, y)
+    run.folds.append(predict_held_out(estimator.predictive(X), observed, experiment.by))
+    X, y = experiment.table.rows(experiment.plan.test)
+    predictive = estimator.predictive(X)
+    others = [estimator.predictive(inputs) for inputs in experiment.plan.outside]
+    auroc = float(np.mean([metrics.auroc(predictive, other) for other in others]))
+    run.scores.append(score(predictive, estimator.observed(X, y)) | {"ood_auroc": auroc})
+    run.scoring.append(time.perf_counter() - began)
 
 
-def _scores(estimator: Any, X: Any, y: np.ndarray, outside: list[Any]) -> dict[str, float]:
-    predictive, observed, unit = _predicted(estimator, X, y)
-    told = {"log_likelihood": metrics.log_likelihood(predictive, observed) - math.log(unit)}
-    if predictive.kind == "regression":
-        told["rmse"] = metrics.rmse(predictive, observed) * unit
-        told["coverage90"] = float(np.mean(_is_inside(predictive, observed)))
-        told["crps"] = metrics.crps(predictive, observed) * unit
-    else:
-        told["accuracy"] = metrics.accuracy(predictive, observed)
-        told["ece"] = metrics.ece(predictive, observed)
-        told["brier"] = metrics.brier(predictive, observed)
-    others = (estimator._predictive(inputs) for inputs in outside)
-    told["ood_auroc"] = float(np.mean([metrics.auroc(predictive, other) for other in others]))
-    return told
+def _length(algorithm: Algorithm, clock: Clock) -> dict[str, int]:
+    """Steps or draws that the budget allowed."""
+    if not algorithm.capabilities.is_sampler:
+        steps = sum(event.step for event in clock.events.values())
+        return {"num_steps": steps} if clock.stopped else {}
+    warmup, thin = getattr(algorithm, "num_warmup", 0), getattr(algorithm, "thin", 1)
+    return {"num_warmup": warmup, "num_samples": (clock.events[MAIN].step - warmup) // thin}
 
 
-def _is_inside(predictive: Any, observed: np.ndarray) -> np.ndarray:
-    """Whether each row is in its central interval, without looking for the interval's ends."""
-    return np.abs(predictive.cdf(observed).reshape(-1) - 0.5) <= LEVEL / 2
+def _megabytes(posterior: Posterior) -> float:
+    arrays = jax.tree.leaves((posterior.family, posterior.state))
+    return sum(getattr(leaf, "nbytes", 0) for leaf in arrays) / 1e6
 
 
-def _predicted(estimator: Any, X: Any, y: np.ndarray) -> tuple[Any, np.ndarray, float]:
-    """The predictive, y as it sees it, and how large its unit is."""
-    _, read = estimator._read(X, y, first=False)
-    scaling = getattr(estimator, "y_scaling_", None)
-    unit = 1.0 if scaling is None else float(scaling.scale[0])
-    return estimator._predictive(X), estimator._to_network(read), unit
-
-
-def _megabytes(posterior: Any) -> float:
-    kept = jax.tree.leaves((posterior.family, posterior.state))
-    return sum(getattr(leaf, "nbytes", 0) for leaf in kept) / 1e6
-
-
-def _reason(error: Exception) -> str:
-    """The first sentence of what went wrong."""
-    told = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in told:
+def _first_sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "It needs more memory than there is."
-    first = re.split(r"(?<=[^.\s]\.) (?=[A-Z`])", told)[0]
+    first = re.split(r"(?<=[^.\s]\.) (?=[A-Z`])", text)[0]
     return first if isinstance(error, BayesLearnError) else f"{type(error).__name__}: {first}"
-
-
-def _error_of(values: np.ndarray) -> float:
-    """Standard error of the mean."""
-    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0

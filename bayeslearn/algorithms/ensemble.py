@@ -1,0 +1,50 @@
+r"""Ensembles: one method from several independent starts of the network.
+
+    q(w) = sum_m q_m(w) / M
+
+Members differ in the network's initialisation and in the random numbers of their runs. Of `MAP()`
+it is the deep ensemble (Lakshminarayanan et al. 2017), of `Laplace()` the mixture of Laplace
+approximations (Eschenhagen et al. 2021), of `VOGN()` multi-modal mean field; of a sampler, chains
+that start in different modes. `fit` runs the members: this file says what they are.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from bayeslearn.algorithms.base import Algorithm, Capabilities, hyper
+from bayeslearn.algorithms.map import MAP
+from bayeslearn.errors import refuse
+from bayeslearn.models.target import Target
+from bayeslearn.tree import PyTree
+
+
+class Composite(Algorithm):
+    """Base of the methods that consist of runs of others (abstract); they have no step."""
+
+    num_members: int = hyper(10, "independent starts of the network", least=1)
+    member: Algorithm = hyper(MAP(), "the method of each member", free=True)
+    validation_fraction: float = hyper(
+        0.0,
+        "fraction of the rows held out to stop the members' training, where no validation rows are"
+        " given; 0: none",
+        least=0,
+        below=1,
+    )
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.member, Algorithm) or isinstance(self.member, Composite):
+            refuse("member", self.member, "be an algorithm of single runs, such as bl.MAP()")
+        if self.validation_fraction and self.member.capabilities.is_sampler:
+            refuse("validation_fraction", self.validation_fraction, "be 0 for samplers")
+
+    def check(self, target: Target, params: PyTree) -> None:
+        self.member.check(target, params)
+
+
+class Ensemble(Composite):
+    """The equal mixture of a method's results from independent starts."""
+
+    name: ClassVar[str] = "ensemble"
+    title: ClassVar[str] = "deep ensemble, or any method from several starts"
+    capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False, is_composite=True)

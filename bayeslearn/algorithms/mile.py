@@ -1,0 +1,55 @@
+r"""MILE: microcanonical Langevin ensembles (Sommer et al. 2025).
+
+    1. members: a network trained from each of M independent starts, stopped early on held-out rows
+    2. sampling: from each member a chain on all rows, MCLMC by default; draws of all are pooled
+
+The posterior of a network has many modes, and no chain visits more than one: starting chains at an
+ensemble's members covers several, and the chains add the uncertainty within each. The draws are
+thinned so that 1,000 are kept in all.
+
+What it gives is a very good predictive, not exact draws: chains of networks are not stationary
+after some thousand steps (their log-density still rises), and each mode has the same weight.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from bayeslearn.algorithms.base import Algorithm, Capabilities, hyper
+from bayeslearn.algorithms.ensemble import Composite
+from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.mclmc import MCLMC
+from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.errors import refuse
+from bayeslearn.models.target import Target
+from bayeslearn.tree import PyTree
+
+
+class MILE(Composite):
+    """An ensemble, then a sampler from each of its members."""
+
+    name: ClassVar[str] = "mile"
+    title: ClassVar[str] = "microcanonical Langevin ensemble"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        has_lower_bound=False, takes_minibatches=False, is_composite=True
+    )
+
+    member: Algorithm = hyper(MAP(), "the method that trains each member", free=True)
+    sampler: Sampler = hyper(
+        MCLMC(num_warmup=5000, num_samples=100, thin=50), "the sampler of each chain", free=True
+    )
+    validation_fraction: float = hyper(
+        0.15,
+        "fraction of the rows held out to stop the members' training, where no validation rows are"
+        " given; 0: none. Sampling uses all rows.",
+        least=0,
+        below=1,
+    )
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.sampler, Sampler):
+            refuse("sampler", self.sampler, "be a sampler, such as bl.MCLMC()")
+
+    def check(self, target: Target, params: PyTree) -> None:
+        self.member.check(target, params)
+        self.sampler.check(target, params)

@@ -1,0 +1,99 @@
+"""Several approximations of one posterior, each as probable as the others."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bayeslearn import tree
+from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.base import Density, Family
+from bayeslearn.families.point import Point
+from bayeslearn.precision import double_precision
+from bayeslearn.tree import Array, PyTree
+
+
+class Mixture(Family):
+    """The equal mixture of its members: q(w) = sum_m q_m(w) / M.
+
+    A mixture of points is the deep ensemble. It has moments and draws; a density where all members
+    have one.
+    """
+
+    members: tuple[Family, ...]
+
+    def __check_init__(self) -> None:
+        if not self.members:
+            refuse("members", Shown("none"), "hold at least one approximation")
+
+    @property
+    def num_members(self) -> int:
+        """How many there are."""
+        return len(self.members)
+
+    @property
+    def is_of_points(self) -> bool:
+        """Whether every member is a single set of weights."""
+        return all(isinstance(member, Point) for member in self.members)
+
+    @property
+    @double_precision
+    def mean(self) -> PyTree:
+        return _average([tree.double(member.mean) for member in self.members])
+
+    @property
+    @double_precision
+    def std(self) -> PyTree:
+        mean = self.mean
+
+        def second(member: Family) -> PyTree:
+            return jax.tree.map(
+                lambda m, s, m0: s**2 + (m - m0) ** 2,
+                tree.double(member.mean),
+                tree.double(member.std),
+                mean,
+            )
+
+        return jax.tree.map(jnp.sqrt, _average([second(member) for member in self.members]))
+
+    @double_precision
+    def mean_vector(self) -> Array:
+        """The mean as one vector."""
+        return tree.ravel(self.mean)
+
+    @double_precision
+    def sample(self, key: Array, num: int) -> PyTree:
+        """`num` draws, as evenly as can be from all members, member by member.
+
+        Which members give one more is drawn at random.
+        """
+        counts = self.counts(key, num)
+        keys = jax.random.split(jax.random.fold_in(key, 1), self.num_members)
+        parts = [
+            member.sample(key, count)
+            for member, key, count in zip(self.members, keys, counts, strict=True)
+            if count
+        ]
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+    def counts(self, key: Array, num: int) -> list[int]:
+        """How many of `num` draws each member gives."""
+        each, more = divmod(num, self.num_members)
+        counts = np.full(self.num_members, each)
+        if more:
+            order = np.asarray(jax.random.permutation(key, self.num_members))
+            counts[order[:more]] += 1
+        return counts.tolist()
+
+    @double_precision
+    def log_prob(self, params: PyTree) -> Array:
+        """Log-density of the mixture; for members with a density only."""
+        if not all(isinstance(member, Density) for member in self.members):
+            refuse("members", Shown("some without a density"), "all have a density")
+        terms = [member.log_prob(params) for member in self.members]  # type: ignore[attr-defined]
+        return jax.nn.logsumexp(jnp.stack(terms)) - jnp.log(self.num_members)
+
+
+def _average(trees: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees)
