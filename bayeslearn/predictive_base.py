@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 import numbers
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.errors import NotAvailableError, refuse
 from bayeslearn.tree import Array
@@ -77,15 +78,15 @@ class PredictiveBase(abc.ABC):
     # The whole distribution
 
     @abc.abstractmethod
-    def align_y(self, y: Any) -> np.ndarray:
+    def align_y(self, y: ArrayLike) -> np.ndarray:
         """Observations checked and shaped as the predictions are."""
 
     @abc.abstractmethod
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
 
     @abc.abstractmethod
-    def log_prob_by_draw(self, y: Any) -> np.ndarray:
+    def log_prob_by_draw(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row under each draw of the weights: (draws, rows)."""
 
     @abc.abstractmethod
@@ -93,7 +94,7 @@ class PredictiveBase(abc.ABC):
         """Several quantiles of a new observation, for which the network is evaluated once."""
 
     @abc.abstractmethod
-    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+    def cdfs(self, points: Sequence[ArrayLike]) -> list[np.ndarray]:
         """`cdf` at several y of each row, for which the network is evaluated once."""
 
     @abc.abstractmethod
@@ -117,7 +118,7 @@ class PredictiveBase(abc.ABC):
             refuse("q", q, "be between 0 and 1")
         return self.quantiles([q])[0]
 
-    def cdf(self, y: Any) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a new observation at or below y (its PIT value)."""
         return self.cdfs([y])[0]
 

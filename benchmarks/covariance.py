@@ -25,7 +25,8 @@ from steps import Turn, measure
 
 import bayeslearn as bl
 from bayeslearn.families import DiagonalGaussian
-from bayeslearn.inference import fitting
+from bayeslearn.inference import kernels
+from bayeslearn.inference.optimize import CHUNK
 
 RESULTS = Path(__file__).parent / "results" / "covariance"
 SEED, DRAWS = 0, 100
@@ -61,13 +62,13 @@ def our_steps(algorithm: bl.Algorithm, size: int, steps: int) -> Turn:
     with jax.enable_x64(True):
         mean = jnp.zeros(size, jnp.float64)
         q = DiagonalGaussian(mean, 0.8 * jnp.ones(size, jnp.float64))
-        state = fitting._init_from(algorithm, jax.random.key(SEED), target, q)
+        state = kernels.init_state_from(algorithm, jax.random.key(SEED), target, q)
     done = 0
 
     def turn() -> None:
         nonlocal state, done
         with jax.enable_x64(True):
-            state, _, bad, finite = fitting._advance(
+            state, _, bad, finite = kernels.run_steps(
                 algorithm,
                 target=target,
                 state=state,
@@ -75,7 +76,7 @@ def our_steps(algorithm: bl.Algorithm, size: int, steps: int) -> Turn:
                 key_data=jax.random.key(SEED + 2),
                 begin=done,
                 count=steps,
-                length=fitting.CHUNK,
+                length=CHUNK,
                 batch_size=None,
                 stream=None,
             )
@@ -155,9 +156,9 @@ def main() -> None:
         for size in arguments.weights or ([1000, 10000] if is_gpu else [1000]):
             case = make_case(size, 3 if size <= 1000 else 1, arguments.only)
             repeats = arguments.repeats if size <= 1000 else min(arguments.repeats, 3)
-            told = environment() | {"case": f"k={size}", "seed": SEED}
+            details = environment() | {"case": f"k={size}", "seed": SEED}
             path = RESULTS / f"{arguments.device}-{size}.json"
-            write_cell(path, measure(case, repeats) | told)
+            write_cell(path, measure(case, repeats) | details)
     print(table())
 
 

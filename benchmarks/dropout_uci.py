@@ -119,8 +119,8 @@ def run_cell(name: str, split: int, data: Path) -> None:
         "seconds": time.perf_counter() - began,
     }
     write_cell(path, result)
-    told = {key: value for key, value in result.items() if isinstance(value, float)}
-    print(f"{name:9s} {split:2d} ", *(f"{k} {v:.3f}" for k, v in told.items()), flush=True)
+    shown = {key: value for key, value in result.items() if isinstance(value, float)}
+    print(f"{name:9s} {split:2d} ", *(f"{k} {v:.3f}" for k, v in shown.items()), flush=True)
 
 
 def run_all(names: list[str], splits: int, data: Path, jobs: int) -> None:

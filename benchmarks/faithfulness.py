@@ -144,8 +144,8 @@ def uci_problem(data: Path, name: str, split: int):
     else:
         test = splits[f"test_{split}"]
         train = np.setdiff1d(np.arange(len(y)), test)
-    spread = x[train].std(axis=0)
-    x = (x - x[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    std = x[train].std(axis=0)
+    x = (x - x[train].mean(axis=0)) / np.where(std > 0, std, 1.0)
     scale = y[train].std()
     y = (y - y[train].mean()) / scale
     model = bl.Model(bl.networks.MLP([50]), bl.likelihoods.Gaussian())
@@ -163,7 +163,7 @@ def measured_bound(posterior) -> float | None:
     """The lower bound with 200,000 fresh draws."""
     import jax
 
-    from bayeslearn.inference.fitting import lower_bound
+    from bayeslearn.inference.evaluate import lower_bound
 
     if not hasattr(posterior.family, "entropy"):
         return None
@@ -175,7 +175,6 @@ def measured_bound(posterior) -> float | None:
 
 def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
     import bayeslearn as bl
-    from bayeslearn.inference.fitting import STARTS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -185,19 +184,15 @@ def run_fit(model, label: str, problem: str, data, seed: int) -> tuple:
         if label.endswith(LONG):
             options = {
                 "num_steps": TIMES * algorithm.auto_steps,
-                "callback": lambda told: time.perf_counter() - began > LONG_SECONDS,
+                "callback": lambda _: time.perf_counter() - began > LONG_SECONDS,
             }
-            if (
-                problem == "networks" and algorithm.capabilities.accepts_initial_gaussian
-            ):  # as where no steps are given
-                options["starts"] = STARTS
         posterior = bl.fit(model, algorithm, data, seed=seed, progress=False, **options)
         return posterior, time.perf_counter() - began
 
 
 def guards_after_warm_up(trace: dict) -> float | None:
-    acted = trace.get("clipped")
-    return None if acted is None else float(np.mean(acted[len(acted) // 5 :]))
+    clipped = trace.get("clipped")
+    return None if clipped is None else float(np.mean(clipped[len(clipped) // 5 :]))
 
 
 def exact_cell(problem: str, label: str, seed: int, data: Path | None) -> dict:
@@ -208,13 +203,13 @@ def exact_cell(problem: str, label: str, seed: int, data: Path | None) -> dict:
     family = posterior.family
     kind = structure(posterior)
     bound = measured_bound(posterior)
-    spread = np.concatenate([np.ravel(row["std"]) for row in posterior.summary()])
+    stds = np.concatenate([np.ravel(row["std"]) for row in posterior.summary()])
     return {
         "family": kind,
         "elbo": bound,
         "gap": None if bound is None else optima.get(kind, optima["full"]) - bound,
         "mean_error": float(np.max(np.abs(np.asarray(family.mean_vector()) - mean) / std)),
-        "sd_ratio": [float(np.min(spread / std)), float(np.max(spread / std))],
+        "sd_ratio": [float(np.min(stds / std)), float(np.max(stds / std))],
         "guards": guards_after_warm_up(posterior.trace),
         "seconds": seconds,
     }
@@ -226,7 +221,7 @@ def network_cell(name: str, label: str, split: int, data: Path) -> dict:
     model, train, (x, y), scale = uci_problem(data, name, split)
     posterior, seconds = run_fit(model, label, "networks", train, seed=split)
     predictive = posterior.predict(x)
-    told = {
+    found = {
         "family": structure(posterior),
         "elbo": posterior.elbo,
         "rmse": metrics.rmse(predictive, y) * float(scale),
@@ -240,8 +235,8 @@ def network_cell(name: str, label: str, split: int, data: Path) -> dict:
         "weights": int(posterior.family.mean_vector().size),
     }
     if posterior.draws is not None:
-        told["rhat_predictions"] = split_rhat(posterior, x)
-    return told
+        found["rhat_predictions"] = split_rhat(posterior, x)
+    return found
 
 
 def split_rhat(posterior, x: np.ndarray) -> float:
@@ -371,8 +366,8 @@ def network_rows(rows: list[dict]) -> list[str]:
     best: dict[tuple[str, int], float] = {}
     for cell in rows:
         if cell.get("elbo") is not None:
-            place = cell["family"], cell["split"]
-            best[place] = max(best.get(place, -math.inf), cell["elbo"])
+            group = cell["family"], cell["split"]
+            best[group] = max(best.get(group, -math.inf), cell["elbo"])
     ends = {
         name: {c["split"]: c["log_likelihood"] for c in rows if c["method"] == name and "rmse" in c}
         for name in ("map", "nuts")
@@ -422,7 +417,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the data sets and splits/")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--splits", type=int, default=3, help="splits or seeds per method")
-    parser.add_argument("--methods", nargs="*", help="names; all unless said")
+    parser.add_argument("--methods", nargs="*", help="names (default: all)")
     arguments = parser.parse_args()
     if arguments.what == "cell":
         problem, label, splits = arguments.cell

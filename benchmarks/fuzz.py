@@ -6,7 +6,7 @@ A trial breaks one file of a folder: its bytes (cut, lengthened, bits and words 
 all checksums made anew (every second trial), its arrays' bytes or the JSON of its manifest. Without
 new checksums `bl.load` and `bl.resume` must refuse it with a `BayesLearnError`, or give what was
 saved. With them a file may say something else that is sound; then the result must be able to do its
-work. Anything else, such as another exception, counts as a failure. What was asked of a run (its
+work. Anything else, such as another exception, counts as a failure. The request of a run (its
 number of steps, say) is taken at its word if its checksum is right, and is left alone here.
 
 The process may take GROWTH bytes of address space beyond what it had before the first trial, and
@@ -99,7 +99,7 @@ def make(folder: Path, wanted: list[str] | None) -> dict[str, tuple[Path, object
 
 
 def broken(folder: Path, rng: random.Random, is_sealed: bool) -> Path:
-    """Break one file of a folder of arrays, and make its checksums anew if asked to."""
+    """Break one file of a folder of arrays, and recompute its checksums if requested."""
     manifest, arrays = (folder / name for name in (folders.MANIFEST, folders.ARRAYS))
     if not is_sealed:
         path = rng.choice((manifest, arrays))
@@ -111,15 +111,15 @@ def broken(folder: Path, rng: random.Random, is_sealed: bool) -> Path:
         arrays.write_bytes(content)
         parsed = with_checksums(parsed, content)
     else:
-        options = asked_options(parsed)
+        options = request_options(parsed)
         break_json(rng, parsed)
-        if options is not None and asked_options(parsed) != options:
+        if options is not None and request_options(parsed) != options:
             return manifest
     manifest.write_bytes(seal(parsed))
     return manifest
 
 
-def asked_options(manifest):
+def request_options(manifest):
     try:
         return json.dumps(dict(manifest["description"]["asked"]["dict"])["options"])
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Does doubt grow where there are no data? Epistemic uncertainty inside and outside a gap.
+"""Does uncertainty grow where there are no data? Epistemic uncertainty inside and outside a gap.
 
     python benchmarks/gaps.py run --data DIR [--methods ngvi ...] [--sets yacht ...]
         [--noise learned] [--splits 0 ...]
@@ -7,8 +7,8 @@
 On a gap split the middle third of one column's values is held out (Foong et al. 2019). A tenth of
 the other rows is held out too, at random. Epistemic uncertainty (standard deviation, mean over
 rows) in the gap is compared with that on rows of the kind the network has seen, and with what the
-same rows get from a network that has seen the gap: the middle of a column may be an easier place
-than its ends. 1 x 50 tanh network, noise that is learned or follows the input, x and y standardised
+same rows get from a network that has seen the gap: the middle of a column may be easier than
+its ends. 1 x 50 tanh network, noise that is learned or depends on the input, x and y standardised
 on the training rows, defaults throughout. One JSON file per cell in benchmarks/results/gaps; one
 that is there is not run again.
 """
@@ -33,8 +33,8 @@ def gap_problem(data: Path, name: str, split: int):
     gap = np.load(data / "splits" / f"{name}_gap.npz")[f"test_{split}"]
     rest = np.random.default_rng(split).permutation(np.setdiff1d(np.arange(len(y)), gap))
     outside, train = np.split(rest, [len(rest) // 10])
-    spread = x[train].std(axis=0)
-    x = (x - x[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    std = x[train].std(axis=0)
+    x = (x - x[train].mean(axis=0)) / np.where(std > 0, std, 1.0)
     y = (y - y[train].mean()) / y[train].std()
     return tuple((x[rows], y[rows]) for rows in (train, gap, outside))
 
@@ -61,20 +61,20 @@ def run_cell(data: Path, name: str, method: str, noise: str, split: int) -> None
             warnings.simplefilter("ignore")
             return bl.fit(model, method, rows, seed=split, progress=False)
 
-    def doubt(predictive) -> float:
+    def epistemic_std(predictive) -> float:
         return float(np.mean(np.sqrt(predictive.epistemic)))
 
     posterior = fit(train)
     found = {}
-    for place, (x, y) in (("gap", gap), ("outside", outside)):
+    for part, (x, y) in (("gap", gap), ("outside", outside)):
         predictive = posterior.predict(x)
-        found[f"epistemic_{place}"] = doubt(predictive)
-        found[f"coverage_{place}"] = bl.metrics.coverage(predictive, y, 0.9)
-        found[f"log_likelihood_{place}"] = bl.metrics.log_likelihood(predictive, y)
-    # Every other row of the gap is shown; the doubt about the rest, before and after.
+        found[f"epistemic_{part}"] = epistemic_std(predictive)
+        found[f"coverage_{part}"] = bl.metrics.coverage(predictive, y, 0.9)
+        found[f"log_likelihood_{part}"] = bl.metrics.log_likelihood(predictive, y)
+    # Every other row of the gap is added; the uncertainty of the rest, before and after.
     shown = tuple(np.concatenate([a, b[1::2]]) for a, b in zip(train, gap, strict=True))
-    found["epistemic_unseen"] = doubt(posterior.predict(gap[0][::2]))
-    found["epistemic_seen"] = doubt(fit(shown).predict(gap[0][::2]))
+    found["epistemic_unseen"] = epistemic_std(posterior.predict(gap[0][::2]))
+    found["epistemic_seen"] = epistemic_std(fit(shown).predict(gap[0][::2]))
     found |= {
         "set": name,
         "method": method,
@@ -90,7 +90,7 @@ def run_cell(data: Path, name: str, method: str, noise: str, split: int) -> None
 
 
 def ratios(cell: dict) -> tuple[float, float]:
-    """Doubt in the gap over that outside, and over that once the gap has been seen."""
+    """Uncertainty in the gap over that outside, and over that once the gap has been seen."""
     return (
         cell["epistemic_gap"] / cell["epistemic_outside"],
         cell["epistemic_unseen"] / cell["epistemic_seen"],
@@ -100,18 +100,18 @@ def ratios(cell: dict) -> tuple[float, float]:
 def table() -> str:
     cells = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     lines = [
-        "| set | noise | method | more doubt inside than outside; ratio, median (smallest) |"
-        " more doubt than once seen; ratio | 90 % coverage, gap and outside |",
+        "| set | noise | method | more uncertain inside than outside; ratio, median (smallest) |"
+        " more uncertain than once seen; ratio | 90 % coverage, gap and outside |",
         "|---|---|---|---|---|---|",
     ]
-    for place in sorted({(cell["set"], cell["noise"], cell["method"]) for cell in cells}):
-        group = [cell for cell in cells if (cell["set"], cell["noise"], cell["method"]) == place]
+    for names in sorted({(cell["set"], cell["noise"], cell["method"]) for cell in cells}):
+        group = [cell for cell in cells if (cell["set"], cell["noise"], cell["method"]) == names]
         columns = [
             f"{np.sum(found > 1)} of {len(group)}; {np.median(found):.2f} ({np.min(found):.2f})"
             for found in np.array([ratios(cell) for cell in group]).T
         ]
         gap, outside = (np.mean([c[f"coverage_{p}"] for c in group]) for p in ("gap", "outside"))
-        lines.append(f"| {' | '.join(place)} | {' | '.join(columns)} | {gap:.2f}, {outside:.2f} |")
+        lines.append(f"| {' | '.join(names)} | {' | '.join(columns)} | {gap:.2f}, {outside:.2f} |")
     return "\n".join(lines)
 
 
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["bayes-by-backprop", "ngvi"])
     parser.add_argument("--sets", nargs="*", default=["yacht", "concrete"])
     parser.add_argument("--noise", choices=NOISES, default="learned")
-    parser.add_argument("--splits", nargs="*", type=int, help="all unless said")
+    parser.add_argument("--splits", nargs="*", type=int, help="(default: all)")
     arguments = parser.parse_args()
     if arguments.what == "run":
         if arguments.data is None:

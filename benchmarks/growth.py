@@ -32,7 +32,8 @@ from hmc_gradients import environment, make_target
 from peers import problems
 
 import bayeslearn as bl
-from bayeslearn.inference import fitting
+from bayeslearn.inference import kernels
+from bayeslearn.inference.chains import ChainPlacement, draw
 
 RESULTS = Path(__file__).parent / "results" / "growth"
 PLOT = Path(__file__).parent.parent / "docs" / "growth.png"
@@ -64,30 +65,32 @@ def chains(count: int) -> Turn:
 
 
 def _chunks(count: int) -> Iterator[None]:
-    """The lanes of `fit`: threads that call one compiled chain."""
+    """The chains of `fit`: threads that call one compiled chain."""
     target, params = make_target()
     algorithm = bl.HMC(num_leapfrog=problems.LEAPFROG, num_warmup=0, step_size=problems.STEP_SIZE)
-    lanes = fitting.Lanes(count)
+    placement = ChainPlacement(count)
     keys = list(jax.random.split(jax.random.key(problems.SEED), count))
-    with jax.enable_x64(True), lanes:
-        states = lanes.spread([fitting._init(algorithm, key, target, params) for key in keys])
+    with jax.enable_x64(True), placement:
+        states = placement.stack_states(
+            [kernels.init_state(algorithm, key, target, params) for key in keys]
+        )
 
-        def advance(lane, state, begin):
-            return fitting.draw(
+        def advance(group, state, begin):
+            return draw(
                 algorithm,
                 target=target,
                 state=state,
-                key=lanes.keys(keys)[lane],
+                key=placement.keys(keys)[group],
                 begin=begin,
                 count=50,
                 inner=1,
                 length=50,
-                is_batched=lanes.is_batched,
+                is_batched=placement.is_batched,
             )
 
         begin = 0
         while True:
-            states = [result[0] for result in lanes.run(advance, states, begin)]
+            states = [result[0] for result in placement.run(advance, states, begin)]
             begin += 50
             yield
 
@@ -181,8 +184,8 @@ def main() -> None:
         for what in arguments.what:
             path = RESULTS / f"{what}.json"
             if not path.exists():
-                told = environment()
-                write_cell(path, measure(what, arguments.repeats) | told)
+                details = environment()
+                write_cell(path, measure(what, arguments.repeats) | details)
     print(table())
     if arguments.plot is not None:
         plot(arguments.plot)

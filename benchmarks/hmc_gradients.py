@@ -65,10 +65,10 @@ def measure(repeats: int, chains: int) -> dict:
     bare_seconds: list[float] = []
     resumed = 0.0
 
-    def between_chunks(told) -> None:
+    def between_chunks(event) -> None:
         nonlocal resumed
         now = time.perf_counter()
-        if told.algorithm == "hmc" and told.step > WARMUP:
+        if event.algorithm == "hmc" and event.step > WARMUP:
             chunk_seconds.append(now - resumed)
             with jax.enable_x64(True):
                 began = time.perf_counter()

@@ -50,6 +50,12 @@ def problem(name: str):
             **counts, **({"thin": 2} if "thin" in vars(algorithm) else {})
         )
         options["num_chains"] = 2
+    elif algorithm.capabilities.is_composite:
+        few = {"num_members": 3}
+        if name == "mile":
+            few["sampler"] = bl.MCLMC(num_warmup=300, num_samples=100, thin=2)
+        algorithm = bl.ALGORITHMS[name](**few)
+        options |= {"num_steps": 400}
     else:
         options |= {"num_steps": 400}
         if algorithm.capabilities.takes_minibatches:
@@ -75,7 +81,7 @@ def digest(posterior) -> dict[str, str]:
         "posterior": of(posterior.family),
         "state": of(posterior.state),
         "trace": of({name: posterior.trace[name] for name in sorted(posterior.trace)}),
-        "told": repr((posterior.elbo, posterior.stopped, posterior.notes)),
+        "outcome": repr((posterior.elbo, posterior.stopped, posterior.notes)),
     }
 
 

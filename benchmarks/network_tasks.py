@@ -53,8 +53,8 @@ def run_cell(name: str, rows: int, seed: int) -> None:
         }
     found["seconds"] = time.perf_counter() - began
     write_cell(path, found)
-    told = {m: round(row["log_likelihood"], 3) for m, row in found["methods"].items()}
-    print(f"{name:13s} {rows:4d} {seed} {told} {found['seconds']:.0f} s", flush=True)
+    scores = {m: round(row["log_likelihood"], 3) for m, row in found["methods"].items()}
+    print(f"{name:13s} {rows:4d} {seed} {scores} {found['seconds']:.0f} s", flush=True)
 
 
 def table() -> str:

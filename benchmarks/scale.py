@@ -90,7 +90,8 @@ def peak(name: str) -> dict:
     import jax.numpy as jnp
     from steps import adam_steps, problem
 
-    from bayeslearn.inference import fitting
+    from bayeslearn.inference import kernels
+    from bayeslearn.inference.optimize import CHUNK
 
     sizes, batch = LARGE, LARGE_BATCH
     model, x, y = problem(sizes, LARGE_ROWS)
@@ -102,12 +103,12 @@ def peak(name: str) -> dict:
         target, params = model.bind((x, y), jax.random.key(SEED))
         with jax.enable_x64(True):
             like = jax.eval_shape(
-                lambda p: fitting._init(algorithm, jax.random.key(SEED), target, p), params
+                lambda p: kernels.init_state(algorithm, jax.random.key(SEED), target, p), params
             )
             del params
             # Any state will do, and `init` would need more memory than a step.
             state = jax.tree.map(lambda s: jnp.full(s.shape, 1e-3, s.dtype), like)
-            results = fitting._steps(
+            results = kernels.run_steps(
                 algorithm,
                 target=target,
                 state=state,
@@ -115,10 +116,9 @@ def peak(name: str) -> dict:
                 key_data=jax.random.key(SEED + 3),
                 begin=0,
                 count=LARGE_STEPS,
-                length=fitting.CHUNK,
+                length=CHUNK,
                 batch_size=batch,
                 stream=None,
-                skips=False,
             )
             jax.block_until_ready(results)
     stats = jax.local_devices()[0].memory_stats() or {}
@@ -139,10 +139,10 @@ def gpu(repeats: int) -> dict:
     from steps import measure, step_case
 
     case = step_case(LARGE, LARGE_ROWS, LARGE_BATCH, LARGE_STEPS, **contenders())
-    told = measure(case, repeats)
-    for found in told["found"].values():
+    measured = measure(case, repeats)
+    for found in measured["found"].values():
         found["rows_per_second"] = round(1e3 * LARGE_BATCH / found["milliseconds"])
-    return {"weights": num_weights(LARGE), "memory": memory} | told
+    return {"weights": num_weights(LARGE), "memory": memory} | measured
 
 
 # Processes on this machine
@@ -158,7 +158,8 @@ def overhead_worker(repeats: int) -> None:
 
     import bayeslearn as bl
     from bayeslearn.distributed import mesh, processes
-    from bayeslearn.inference import fitting
+    from bayeslearn.inference import kernels
+    from bayeslearn.inference.optimize import CHUNK
 
     bl.distributed.initialize(timeout=300, heartbeat=300)
     layout = mesh.layout(None, "all")
@@ -181,10 +182,10 @@ def overhead_worker(repeats: int) -> None:
 
         def run(target, layout, batch_size):
             key = jax.random.key(SEED)
-            state = fitting._init(algorithm, key, target, params, layout=layout)
+            state = kernels.init_state(algorithm, key, target, params, layout=layout)
 
             def turn() -> None:
-                results = fitting._advance(
+                results = kernels.run_steps(
                     algorithm,
                     target=target,
                     state=state,
@@ -192,7 +193,7 @@ def overhead_worker(repeats: int) -> None:
                     key_data=key,
                     begin=0,
                     count=steps,
-                    length=fitting.CHUNK,
+                    length=CHUNK,
                     batch_size=batch_size,
                     stream=None,
                     layout=layout,
@@ -222,8 +223,8 @@ def overhead_worker(repeats: int) -> None:
 
         summing = timed(lambda: jax.block_until_ready(reduce(rows)))
     if processes.is_first():
-        told = {"together": together, "summing": summing, "apart": apart}
-        print(json.dumps(told), flush=True)
+        times = {"together": together, "summing": summing, "apart": apart}
+        print(json.dumps(times), flush=True)
 
 
 def overhead(repeats: int) -> dict:
@@ -292,8 +293,8 @@ def projection() -> str:
         alone = found["milliseconds"]
         num_bytes = 4 * costs()[name].summed * cell["weights"]
         times = [alone + 1e3 * reduced(num_bytes, n) * (n > 1) for n in counts]
-        told = " | ".join(f"{t:.1f}" for t in times)
-        lines.append(f"| {name} | {told} | {alone / times[-1]:.2f} |")
+        shown = " | ".join(f"{t:.1f}" for t in times)
+        lines.append(f"| {name} | {shown} | {alone / times[-1]:.2f} |")
     return "\n".join(lines)
 
 
@@ -356,8 +357,8 @@ def main() -> None:
         from faithfulness import write_cell
         from hmc_gradients import environment
 
-        told = environment() | {"case": given.mode, "seed": SEED}
-        write_cell(RESULTS / f"{given.mode}.json", result | told)
+        details = environment() | {"case": given.mode, "seed": SEED}
+        write_cell(RESULTS / f"{given.mode}.json", result | details)
     if given.table or given.mode in ("gpu", "overhead"):
         print(table())
 

@@ -47,8 +47,8 @@ def load(path: str | None, num: int, seed: int):
             table = np.array(list(csv.reader(file))[1:], float)
         table = rng.permutation(table)
         x, y, num = table[:, :-1], table[:, -1], int(0.9 * len(table))
-    centre, spread = x[:num].mean(0), x[:num].std(0)
-    x = (x - centre) / np.where(spread > 0, spread, 1.0)
+    mean, std = x[:num].mean(0), x[:num].std(0)
+    x = (x - mean) / np.where(std > 0, std, 1.0)
     y = (y - y[:num].mean()) / y[:num].std()
     return (x[:num], y[:num]), (x[num:], y[num:])
 

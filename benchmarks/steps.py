@@ -31,7 +31,8 @@ from peers import problems
 
 import bayeslearn as bl
 from bayeslearn.gradients import draws, per_example
-from bayeslearn.inference import fitting
+from bayeslearn.inference import kernels
+from bayeslearn.inference.optimize import CHUNK
 
 RESULTS = Path(__file__).parent / "results" / "steps"
 SEED = 0
@@ -51,13 +52,13 @@ def our_steps(algorithm, model, x, y, batch_size: int, steps: int) -> Turn:
     """Turns of the compiled loop of `fit`."""
     target, params = model.bind((x, y), jax.random.key(SEED))
     with jax.enable_x64(True):
-        state = fitting._init(algorithm, jax.random.key(SEED + 1), target, params)
+        state = kernels.init_state(algorithm, jax.random.key(SEED + 1), target, params)
     done = 0
 
     def turn() -> None:
         nonlocal state, done
         with jax.enable_x64(True):
-            state, _, bad, finite = fitting._advance(
+            state, _, bad, finite = kernels.run_steps(
                 algorithm,
                 target=target,
                 state=state,
@@ -65,7 +66,7 @@ def our_steps(algorithm, model, x, y, batch_size: int, steps: int) -> Turn:
                 key_data=jax.random.key(SEED + 3),
                 begin=done,
                 count=steps,
-                length=fitting.CHUNK,
+                length=CHUNK,
                 batch_size=batch_size,
                 stream=None,
             )
@@ -127,7 +128,7 @@ def draws_case(sizes: list[int], batch_size: int, steps: int, method: str = "VOG
 
     def turns(limit: float) -> Turn:
         with jax.enable_x64(True):
-            state = fitting._init(algorithm, jax.random.key(SEED + 1), target, params)
+            state = kernels.init_state(algorithm, jax.random.key(SEED + 1), target, params)
 
         @jax.jit
         def run(state, key):
@@ -137,14 +138,14 @@ def draws_case(sizes: list[int], batch_size: int, steps: int, method: str = "VOG
             return jax.lax.fori_loop(0, steps, one, state)
 
         def turn() -> None:
-            known = dict(draws.MOST_BATCHED)
-            draws.MOST_BATCHED[jax.default_backend()] = limit
+            known = dict(draws.MAX_BATCHED)
+            draws.MAX_BATCHED[jax.default_backend()] = limit
             try:
                 with jax.enable_x64(True):
                     jax.block_until_ready(run(state, jax.random.key(SEED + 2)))
             finally:
-                draws.MOST_BATCHED.clear()
-                draws.MOST_BATCHED.update(known)
+                draws.MAX_BATCHED.clear()
+                draws.MAX_BATCHED.update(known)
 
         return turn
 
@@ -248,8 +249,8 @@ def curvature_case(module: eqx.Module, shape: tuple[int, ...], batch_size: int, 
         "vmap(grad)": turns(one_by_one),
     }
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))
-    told = {"weights": weights, "input": list(shape), "batch_size": batch_size, "steps": steps}
-    return {"contenders": contenders, "floor": "gradient", "steps": steps, "shape": told}
+    details = {"weights": weights, "input": list(shape), "batch_size": batch_size, "steps": steps}
+    return {"contenders": contenders, "floor": "gradient", "steps": steps, "shape": details}
 
 
 def cases(device: str) -> dict[str, Callable[[], dict]]:
@@ -266,7 +267,7 @@ def cases(device: str) -> dict[str, Callable[[], dict]]:
     }
     if device == "cpu":
         return {
-            "mlp": lambda: step_case(small, 4096, 128, fitting.CHUNK, **ours),
+            "mlp": lambda: step_case(small, 4096, 128, CHUNK, **ours),
             "draws-tiny": lambda: draws_case([13, 20, 2], 32, 100),
             "draws-table": lambda: draws_case([13, 50, 2], 455, 50),
             "draws-table-bbb": lambda: draws_case([13, 50, 2], 455, 50, "BayesByBackprop"),
@@ -352,8 +353,8 @@ def main() -> None:
         for name, make in cases(arguments.device).items():
             if arguments.cases and name not in arguments.cases:
                 continue
-            told = environment() | {"case": name, "seed": SEED}
-            write_cell(RESULTS / f"{name}.json", measure(make(), arguments.repeats) | told)
+            details = environment() | {"case": name, "seed": SEED}
+            write_cell(RESULTS / f"{name}.json", measure(make(), arguments.repeats) | details)
     print(table())
 
 

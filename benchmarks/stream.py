@@ -32,7 +32,9 @@ from hmc_gradients import environment
 
 import bayeslearn as bl
 from bayeslearn.data import streams
-from bayeslearn.inference import fitting
+from bayeslearn.inference import kernels
+from bayeslearn.inference.evaluate import EVAL_ROWS
+from bayeslearn.inference.optimize import CHUNK
 
 COLUMNS, BATCH, HIDDEN, RESIDENT = 1000, 4096, 64, 100_000
 BLOCK = 16_384  # rows written at a time
@@ -129,18 +131,18 @@ class Turns:
         self.stream, self.steps, self.at = stream, steps, 0
         with jax.enable_x64(True):
             key = jax.random.key(SEED + 1)
-            self.state = fitting._init(chosen, key, self.target, params)
-        self.length = fitting.CHUNK if stream is None else stream.length(self.target)
+            self.state = kernels.init_state(chosen, key, self.target, params)
+        self.length = CHUNK if stream is None else stream.length(self.target)
 
     def __call__(self) -> None:
         goal = self.at + self.steps
         with jax.enable_x64(True):
             while self.at < goal:
-                counts = streams.coming(self.at, goal, 10**9, self.steps, self.length)
+                counts = streams.planned_counts(self.at, goal, 10**9, self.steps, self.length)
                 batch, count = None, counts[0]
                 if self.stream is not None:
                     batch, count = self.stream.chunk(self.target, counts, self.length)
-                self.state, _, bad, finite = fitting._advance(
+                self.state, _, bad, finite = kernels.run_steps(
                     self.algorithm,
                     target=self.target,
                     state=self.state,
@@ -155,7 +157,7 @@ class Turns:
                 assert bool(finite)
                 assert not int(bad)
                 self.at += count
-            for _, future in [] if self.stream is None else self.stream._asked:
+            for _, future in [] if self.stream is None else self.stream._requested:
                 future.result()
 
 
@@ -166,7 +168,7 @@ def turns(x: np.ndarray, y: np.ndarray, repeats: int, steps: int) -> dict[str, o
         resident = model().bind((np.array(x[:RESIDENT]), y[:RESIDENT]), jax.random.key(SEED))
         stream = streams.Stream(bl.sources.arrays(x, y, BATCH, SEED))
         sample = model().bind(
-            stream.first(fitting.EVAL_ROWS), jax.random.key(SEED), num_data=stream.num_data()
+            stream.first(EVAL_ROWS), jax.random.key(SEED), num_data=stream.num_data()
         )
         contenders = {
             "resident": Turns(chosen, resident, None, steps),
@@ -210,21 +212,21 @@ def main() -> None:
     given = parser.parse_args()
     jax.config.update("jax_platforms", "cpu" if given.device == "cpu" else "cuda")
     x, y = written(given.folder, given.gigabytes)
-    told: dict[str, object] = {"environment": environment(), "seed": SEED}
+    results: dict[str, object] = {"environment": environment(), "seed": SEED}
     try:
         # Memory first, while nothing else was there.
         if "epoch" in given.parts:
-            told["epoch"] = epoch(x, y)
-            print(json.dumps(told["epoch"], indent=2), flush=True)
+            results["epoch"] = epoch(x, y)
+            print(json.dumps(results["epoch"], indent=2), flush=True)
         if "turns" in given.parts:
-            told["turns"] = turns(x, y, given.repeats, given.steps)
-            print(json.dumps(told["turns"], indent=2), flush=True)
+            results["turns"] = turns(x, y, given.repeats, given.steps)
+            print(json.dumps(results["turns"], indent=2), flush=True)
     finally:
         if not given.keep:
             shutil.rmtree(given.folder)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(told, indent=2) + "\n")
+        given.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

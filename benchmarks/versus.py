@@ -5,7 +5,7 @@
 
 A cell is a case and a peer: a JSON file in benchmarks/results/versus, with every turn's seconds,
 versions, device, load and seed; one that is there is not run again. Each contender is a process of
-its own (`benchmarks/peers/turns.py`), in its own environment where peers conflict, and is asked for
+its own (`benchmarks/peers/turns.py`), in its own environment where peers conflict, and does
 one turn at a time, in an order that shifts with every round. What is compared is the median over
 rounds of the ratios within a round. Compiling and the first turn are apart, without JAX's cache on
 disk. `make peers` makes the environments; a peer that is not installed is passed over. `--short`
@@ -135,15 +135,15 @@ def cases(data: str) -> dict[str, Case]:
             {"one": Contender("ours", "hmc", one), "ours": Contender("ours", "hmc", four)},
             {
                 "blackjax": {
-                    "peer": Contender("blackjax", "hmc", four | {"spread": "vmap"}),
+                    "peer": Contender("blackjax", "hmc", four | {"parallel": "vmap"}),
                     "peer, a device a chain": Contender(
-                        "blackjax", "hmc", four | {"spread": "pmap"}, variables=DEVICES
+                        "blackjax", "hmc", four | {"parallel": "pmap"}, variables=DEVICES
                     ),
                 },
                 "numpyro": {
-                    "peer": Contender("numpyro", "hmc", four | {"spread": "vmap"}),
+                    "peer": Contender("numpyro", "hmc", four | {"parallel": "vmap"}),
                     "peer, a device a chain": Contender(
-                        "numpyro", "hmc", four | {"spread": "pmap"}, variables=DEVICES
+                        "numpyro", "hmc", four | {"parallel": "pmap"}, variables=DEVICES
                     ),
                 },
             },
@@ -159,9 +159,9 @@ def cases(data: str) -> dict[str, Case]:
             {
                 "blackjax": {"peer": Contender("blackjax", "nuts", chains)},
                 "numpyro": {
-                    "peer": Contender("numpyro", "nuts", chains | {"spread": "vmap"}),
+                    "peer": Contender("numpyro", "nuts", chains | {"parallel": "vmap"}),
                     "peer, a device a chain": Contender(
-                        "numpyro", "nuts", chains | {"spread": "pmap"}, variables=DEVICES
+                        "numpyro", "nuts", chains | {"parallel": "pmap"}, variables=DEVICES
                     ),
                 },
             },
@@ -343,9 +343,9 @@ def run(arguments: argparse.Namespace) -> None:
             is_wanted = not arguments.peers or peer in arguments.peers
             if not is_wanted or not case.shared | own or (path.exists() and not arguments.short):
                 continue
-            told = environment() | {"case": case_name, "peer": peer, "seed": SEED}
+            details = environment() | {"case": case_name, "peer": peer, "seed": SEED}
             repeats = arguments.repeats or (3 if arguments.short else case.repeats)
-            write_cell(path, measure(case.shared | own, arguments.environments, repeats) | told)
+            write_cell(path, measure(case.shared | own, arguments.environments, repeats) | details)
             print(f"{case_name}: {peer}", flush=True)
 
 
@@ -359,7 +359,7 @@ def per_unit(turn: dict, unit: str, part: str = "all") -> float:
     return turn["seconds"] / turn["units"]
 
 
-def spread(values: list[float]) -> str:
+def quartiles(values: list[float]) -> str:
     low, _, high = statistics.quantiles(values, n=4)
     return f"{statistics.median(values):.2f} ({low:.2f} to {high:.2f})"
 
@@ -395,7 +395,7 @@ def rows_of(cell: dict, case: Case) -> list[str]:
                 f"{cell['contenders'][label]['setup']['seconds']:.1f}" for label in pair
             )
             lines.append(
-                f"| {cell['case']} | {cell['peer']} | {what} | {spread(found)}"
+                f"| {cell['case']} | {cell['peer']} | {what} | {quartiles(found)}"
                 f" | {' / '.join(words)} | {compiled} |"
             )
     return lines

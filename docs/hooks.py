@@ -1,9 +1,9 @@
-"""What the pages say of the code is read from the code when the site is built.
+"""Parts of the pages are read from the code when the site is built.
 
 A line such as `<!-- options vogn -->` in a page becomes the table of VOGN's settings:
 
     facts NAME      what an algorithm learns and needs
-    equations NAME  the head of its file, where its paper's equations stand
+    equations NAME  the head of its file, with its paper's equations
     options NAME    its hyper-parameters, with defaults and documentation
     algorithms      the table of all algorithms
     api MODULE      every public name of a module, with signature and documentation
@@ -11,7 +11,6 @@ A line such as `<!-- options vogn -->` in a page becomes the table of VOGN's set
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import sys
@@ -21,17 +20,15 @@ from typing import Any
 
 MARKER = re.compile(r"^<!-- (facts|equations|options|algorithms|api) ?([\w.-]*) -->$", re.MULTILINE)
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
-# Named without an underscore because other rooms of the library use them.
+# Named without an underscore because other modules of the library use them.
 INTERNAL = {
-    "diagnostics": {"all_rows", "arviz", "check_generative", "convergence", "outputs_at_rows"},
-    "distributed": {
-        *("Layout", "any_process", "gather", "home", "layout", "main", "on_host", "translated"),
-    },
-    "likelihoods": {
-        "expected_log_det",
-        "inverse_wishart_kl",
-        "sample_inverse_wishart",
-        "student_tails",
+    "diagnostics": {
+        "all_rows",
+        "check_generative",
+        "convergence",
+        "has_all_rows",
+        "outputs_at_rows",
+        "row_counts",
     },
     "plots": {"leaf_widths"},
     "priors": {
@@ -43,9 +40,6 @@ INTERNAL = {
         "LowRankPrior",
         "ProductPrior",
         "ScaleMixturePrior",
-        "check_gaussian",
-        "require_fixed_scale",
-        "restricted",
     },
 }
 
@@ -80,12 +74,12 @@ def _algorithm(name: str) -> Any:
 def facts(name: str) -> str:
     from bayeslearn.algorithms.facts import FACTS, needs
 
-    cls, told = _algorithm(name), FACTS[name]
+    cls, entry = _algorithm(name), FACTS[name]
     return "\n".join(
         [
-            f"- `bl.{cls.__name__}()`, or `{name}` where a name is asked for",
-            f"- learns: {told.posterior}",
-            f"- for: {told.when}",
+            f"- `bl.{cls.__name__}()`, or the name `{name}`",
+            f"- learns: {entry.posterior}",
+            f"- for: {entry.when}",
             f"- needs: {needs(cls)}",
             f"- is judged by {_judged(cls)}",
         ]
@@ -108,10 +102,11 @@ def options(name: str) -> str:
     from bayeslearn.algorithms import hyper_parameters
 
     rows = ["| option | default | meaning |", "|---|---|---|"]
-    for key, told in hyper_parameters(_algorithm(name)).items():
-        choices = told["check"]["choices"]
-        meaning = told["doc"] + (f" ({', '.join(f'`{c}`' for c in choices)})" if choices else "")
-        rows.append(f"| `{key}` | `{told['default']!r}` | {_cell(meaning)} |")
+    for key, metadata in hyper_parameters(_algorithm(name)).items():
+        choices = metadata["check"]["choices"]
+        listed = f" ({', '.join(f'`{c}`' for c in choices)})" if choices else ""
+        meaning = _cell(metadata["doc"] + listed)
+        rows.append(f"| `{key}` | `{metadata['default']!r}` | {meaning} |")
     return "\n".join(rows)
 
 
@@ -121,9 +116,9 @@ def algorithms() -> str:
 
     rows = ["| name | learns | needs | cost per step | memory | for |", "|---" * 6 + "|"]
     for name, cls in bl.ALGORITHMS.items():
-        told = FACTS[name]
-        cells = [f"[{name}]({name}.md)", told.posterior, needs(cls)]
-        rows.append("| " + " | ".join([*cells, told.cost, told.memory, told.when]) + " |")
+        entry = FACTS[name]
+        cells = [f"[{name}]({name}.md)", entry.posterior, needs(cls)]
+        rows.append("| " + " | ".join([*cells, entry.cost, entry.memory, entry.when]) + " |")
     return "\n".join(rows)
 
 
@@ -132,25 +127,26 @@ def _cell(text: str) -> str:
 
 
 def public_names(module: Any) -> list[str]:
-    """`__all__`, or what the module defines without a leading underscore."""
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    left_out = INTERNAL.get(module.__name__.rpartition(".")[2], set())
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and name not in left_out
-        and callable(value)
-        and getattr(value, "__module__", None) == module.__name__
-    ]
+    """`__all__`, or what the module defines without a leading underscore; internal names apart."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_")
+            and callable(value)
+            and getattr(value, "__module__", None) == module.__name__
+        ]
+    internal = INTERNAL.get(module.__name__.rpartition(".")[2], set())
+    return [name for name in names if name not in internal]
 
 
 def api(name: str) -> str:
     """A heading, a signature and the documentation for every public name."""
-    module = importlib.import_module(name)
-    short = name.replace("bayeslearn", "bl", 1)
-    parts = [entry(f"{short}.{key}", getattr(module, key)) for key in public_names(module)]
+    import bayeslearn as bl
+
+    module = bl if name == "bl" else getattr(bl, name.removeprefix("bl."))
+    parts = [entry(f"{name}.{key}", getattr(module, key)) for key in public_names(module)]
     return "\n\n".join(parts)
 
 
@@ -170,24 +166,28 @@ def entry(name: str, value: Any) -> str:
         lines.append(f"{title} Its settings: [{own_page[value]}](algorithms/{own_page[value]}.md).")
     elif inspect.isclass(value) and issubclass(value, Exception):
         lines.append(documented(value))
-    elif inspect.isclass(value) and _home(value) != name:
-        lines.append(f"{_first(value)} See [`{_home(value)}`](#{_home(value)}).")
+    elif inspect.isclass(value) and _main_name(value) != name:
+        lines.append(f"{_first(value)} See [`{_main_name(value)}`](#{_main_name(value)}).")
     else:
         lines += ["```text", signature(name, value), "```", "", documented(value)]
         if inspect.isclass(value):
-            told = [f"- {member}" for member in members(value)]
-            lines += ["", "Methods and properties:", "", *told] if told else []
+            listed = [f"- {member}" for member in members(value)]
+            lines += ["", "Methods and properties:", "", *listed] if listed else []
     return "\n".join(lines)
 
 
-def _home(cls: type) -> str:
-    """Where the whole entry of a class stands, if it has two names."""
+def _main_name(cls: type) -> str:
+    """The name under which a class has its full entry, where it has two."""
     import bayeslearn as bl
 
     if cls.__name__ in bl.__all__:
         return f"bl.{cls.__name__}"
-    room = cls.__module__.split(".")[1]
-    return f"bl.{room}.{cls.__name__}"
+    (short,) = {
+        short
+        for short, module in bl._MODULES.items()
+        if cls.__module__ == module or cls.__module__.startswith(f"{module}.")
+    }
+    return f"bl.{short}.{cls.__name__}"
 
 
 def _first(value: Any) -> str:
@@ -197,7 +197,7 @@ def _first(value: Any) -> str:
 
 
 def signature(name: str, value: Any) -> str:
-    """Arguments with defaults; types are told by the documentation."""
+    """Arguments with defaults; the documentation says the types."""
     try:
         found = inspect.signature(value)
     except (TypeError, ValueError):  # written in C

@@ -15,6 +15,7 @@ import bayeslearn as bl
 PACKAGE = Path(bl.__file__).parent
 # What NamedTuples document under names with an underscore, so that they cannot clash with fields.
 NAMEDTUPLE = {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}
+STANDARD_LIBRARY = {"os._exit"}  # documented, with an underscore
 
 
 def name_of(path: Path) -> str:
@@ -137,8 +138,9 @@ def private_uses(path: Path) -> list[str]:
             names = [alias.name for alias in node.names if alias.name.startswith("_")]
         elif isinstance(node, ast.Attribute):
             is_own = ast.unparse(node.value) in ("self", "cls", "super()")
+            is_public = is_own or ast.unparse(node) in STANDARD_LIBRARY
             is_private = node.attr.startswith("_") and not node.attr.endswith("__")
-            names = [node.attr] if is_private and not is_own else []
+            names = [node.attr] if is_private and not is_public else []
         else:
             continue
         found += [

@@ -168,6 +168,13 @@ class Algorithm(eqx.Module):
         rate = self.learning_rate * scale  # type: ignore[attr-defined]
         return eqx.tree_at(lambda a: a.learning_rate, self, rate)
 
+    def gradients_per_step(self, target: Target, state: PyTree) -> int:
+        """Gradients of the log-joint in one step, over a batch or all rows.
+
+        Evaluations of the curvature are not counted. Samplers report theirs in Info.
+        """
+        return int(self.capabilities.needs_gradient)
+
     # The result
 
     def objective(self, key: Array, target: Target, state: PyTree) -> dict[str, Array] | None:

@@ -204,6 +204,10 @@ class BayesByBackprop(DecayingStep):
         optimizer_state, count = self._optimizer().init(zeta), jnp.zeros((), jnp.int32)
         return BayesByBackpropState(zeta, zeta, optimizer_state, count, unit)
 
+    def gradients_per_step(self, target: Target, state: BayesByBackpropState) -> int:
+        """One per draw."""
+        return self.num_draws
+
     def family(self, zeta: PyTree) -> DiagonalGaussian:
         """q(w | zeta); a `q` of the user's is its own zeta."""
         if self.q is not None:

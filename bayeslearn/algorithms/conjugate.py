@@ -161,13 +161,15 @@ def _probes(target: Target) -> PyTree:
     """Random inputs of the shape of the data; integer inputs are taken from the data."""
     assert target.data is not None
 
-    def like(leaf: Array) -> Array:
+    def like(key: Array, leaf: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf[:PROBES]
         rows = min(PROBES, len(leaf))
-        return jax.random.normal(jax.random.key(0), (rows, *leaf.shape[1:]), leaf.dtype)
+        return jax.random.normal(key, (rows, *leaf.shape[1:]), leaf.dtype)
 
-    return jax.tree.map(like, target.data.x)
+    leaves, treedef = jax.tree.flatten(target.data.x)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    return jax.tree.unflatten(treedef, list(map(like, keys, leaves)))
 
 
 class Conjugate(Algorithm):

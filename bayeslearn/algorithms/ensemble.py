@@ -2,10 +2,10 @@ r"""Ensembles: one method from several independent starts of the network.
 
     q(w) = sum_m q_m(w) / M
 
-Members differ in the network's initialisation and in the random numbers of their runs. Of `MAP()`
-it is the deep ensemble (Lakshminarayanan et al. 2017), of `Laplace()` the mixture of Laplace
-approximations (Eschenhagen et al. 2021), of `VOGN()` multi-modal mean field; of a sampler, chains
-that start in different modes. `fit` runs the members: this file says what they are.
+Members differ in the network's initialisation and in their random seeds. With `MAP()` it is the
+deep ensemble (Lakshminarayanan et al. 2017), with `Laplace()` the mixture of Laplace approximations
+(Eschenhagen et al. 2021), with `VOGN()` multi-modal mean field, and with a sampler a set of chains
+that start in different modes. `fit` runs the members; this file only describes them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Composite(Algorithm):
     member: Algorithm = hyper(MAP(), "the method of each member", free=True)
     validation_fraction: float = hyper(
         0.0,
-        "fraction of the rows held out to stop the members' training, where no validation rows are"
-        " given; 0: none",
+        "fraction of the rows held out for early stopping of the members, if there are no"
+        " validation rows; 0: none",
         least=0,
         below=1,
     )
@@ -39,6 +39,7 @@ class Composite(Algorithm):
             refuse("validation_fraction", self.validation_fraction, "be 0 for samplers")
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a model that the members' method does not support."""
         self.member.check(target, params)
 
 

@@ -26,14 +26,35 @@ _MATRIX = "k^2; k if diagonal"
 
 FACTS: dict[str, Facts] = {
     "map": Facts("point", "1 gradient", "k", "the baseline to beat: the plain network"),
-    "mc-dropout": Facts("masked weights", "1 gradient", "k", "a network already trained so"),
-    "bayes-by-backprop": Facts("diagonal Gaussian", "4 gradients", "k", "a first answer"),
+    "ensemble": Facts(
+        "mixture of the members",
+        "1 gradient per member",
+        "k x members",
+        "large networks; better predictions than a single network",
+    ),
+    "mile": Facts(
+        "pooled chains, one per member",
+        "2 gradients per chain",
+        "k x members x draws",
+        "the best predictions, if all rows fit in one step",
+    ),
+    "mc-dropout": Facts("masked weights", "1 gradient", "k", "a network trained with dropout"),
+    "bayes-by-backprop": Facts("diagonal Gaussian", "8 gradients", "k", "a first answer"),
     "metropolis-hastings": Facts(
         "draws", "1 density; k^2 if full", "k x draws", "densities without a gradient, few weights"
     ),
     "hmc": Facts("draws", "1 to 128 gradients", "k x draws", "the reference, on small data"),
     "nuts": Facts(
-        "draws", "1 to 127 gradients", "k x draws", "the reference that tunes itself, on small data"
+        "draws", "1 to 127 gradients", "k x draws", "the self-tuning reference, on small data"
+    ),
+    "mclmc": Facts(
+        "draws",
+        "2 gradients",
+        "k x draws",
+        "many weights, at a low cost, with a small bias",
+    ),
+    "mams": Facts(
+        "draws", "2 to 256 gradients", "k x draws", "the reference on many weights, without bias"
     ),
     "natural-gradient": Facts(
         "diagonal, block or full Gaussian", "16 gradients", _MATRIX, "families of your own"

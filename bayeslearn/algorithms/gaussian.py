@@ -246,6 +246,15 @@ class GaussianVI(DecayingStep):
         """Draws of a step; default: by the size of the largest block."""
         return self.num_draws or default_draws(frame.size)
 
+    def gradient_draws(self, frame: Frame) -> int:
+        """Draws at which the density is evaluated: more than have a curvature computed."""
+        draws = self.draws(frame)
+        return draws if self.gradient in GRADIENTS else max(draws, default_draws(frame.size))
+
+    def gradients_per_step(self, target: Target, state: GaussianState) -> int:
+        """One per draw; none with scores."""
+        return 0 if self.gradient == "score" else self.gradient_draws(state.frame)
+
     def shrinkage(self, frame: Frame) -> float:
         """The factor of the covariance's step (with scores, of the mean's as well)."""
         return draw_shrinkage(frame.size, self.draws(frame), self.gradient, self.guards)
@@ -262,17 +271,14 @@ class GaussianVI(DecayingStep):
         self, key: Array, target: Target, state: GaussianState, batch: Batch | None
     ) -> Whitened:
         """Gradients of the lower bound in the frame, the covariance's shrunk."""
-        draws = self.draws(state.frame)
-        num_curvatures = None
-        if self.gradient not in GRADIENTS:
-            num_curvatures, draws = draws, max(draws, default_draws(state.frame.size))
+        num_curvatures = None if self.gradient in GRADIENTS else self.draws(state.frame)
         found = estimate(
             key,
             target,
             state.frame,
             batch,
             gradient=self.gradient,
-            num_draws=draws,
+            num_draws=self.gradient_draws(state.frame),
             num_curvatures=num_curvatures,
             **self.score_options,
         )

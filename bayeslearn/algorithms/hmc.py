@@ -46,6 +46,7 @@ class HMCInfo(NamedTuple):
     diverging: Array  # 1 if the energy error was out of bounds
     step_size: Array
     num_gradients: Array
+    energy: Array  # H of the state with its new momentum, for E-BFMI
 
 
 class HMC(HamiltonianSampler):
@@ -99,5 +100,5 @@ class HMC(HamiltonianSampler):
             uniform[2] < acceptance, (position, log_density, gradient), start
         )
         is_diverging = diverging.astype(jnp.float64)
-        info = HMCInfo(log_density, acceptance, is_diverging, step_size, num_leapfrog)
+        info = HMCInfo(log_density, acceptance, is_diverging, step_size, num_leapfrog, energy)
         return self.next_state(state, position, log_density, gradient, acceptance), info

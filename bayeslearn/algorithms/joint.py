@@ -115,6 +115,10 @@ class Joint(Algorithm):
         frozen = optax.apply_updates(state.frozen, updates)
         return JointState(inner, frozen, optimizer_state), info
 
+    def gradients_per_step(self, target: Target, state: JointState) -> int:
+        """Those of the method, and one for the frozen leaves."""
+        return self.inner.gradients_per_step(target, state.inner) + 1
+
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Those of the method."""
         return self.inner.run_notes(target, params)

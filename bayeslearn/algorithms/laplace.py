@@ -18,8 +18,8 @@ Gauss-Newton matrix plus the prior's precision is always positive definite.
 **Prediction.** The Gauss-Newton matrix is the exact curvature of the network linearised at the
 mode, f(x, mode) + J(x) (w - mode), so that q is a posterior of that network, and
 `predictive="linearised"` predicts with it (Immer et al. 2021). "sampled" evaluates the network
-itself at draws of q, which are mostly too far from the mode for it. The `elbo` that `fit` reports
-is always that of the network itself.
+itself at draws of q, most of which are too far from the mode for the approximation to hold. The
+`elbo` that `fit` reports is always that of the network itself.
 
 **Learned prior scales** (`Normal(learn=True)`) maximise the evidence above: mode and curvature
 alternate with MacKay's step for each leaf's precision alpha, alpha |w|^2 = gamma, the number of its
@@ -195,7 +195,7 @@ class Laplace(ModeStart):
         return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts)
 
     def init(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
-        """The whole approximation; prior scales are learned first if they are to be."""
+        """The whole approximation, after learned prior scales were fitted."""
         params = params if self.covariance == "diagonal" else tree.double(params)
         if target.prior is None or not target.prior.refreshes:
             return self._at_mode(key, target, params)
@@ -244,6 +244,11 @@ class Laplace(ModeStart):
     ) -> tuple[LaplaceState, LaplaceInfo]:
         """Nothing: `init` has done everything."""
         return state, state.info
+
+    def gradients_per_step(self, target: Target, state: LaplaceState) -> int:
+        """Those of `init`: one per Newton step and one at the mode, in each round."""
+        is_learned = target.prior is not None and target.prior.refreshes
+        return (self.newton_steps + 1) * (EVIDENCE_ROUNDS + 1 if is_learned else 1)
 
     def approximation(
         self, target: Target, state: LaplaceState, draws: PyTree | None = None

@@ -3,15 +3,15 @@ r"""Metropolis-adjusted microcanonical sampling (Robnik, Cohn-Gordon and Seljak 
     u ~ uniform on the sphere,  n steps of the isokinetic dynamics without refresh
     accept with probability min(1, exp(-dE)),  dE the summed energy errors
 
-It is MCLMC made exact: draws have no bias. n is L / eps, jittered so that no trajectory closes on
-itself, with L = `trajectory_length` (pi/2 sqrt(d) by default) in coordinates divided by the
-posterior standard deviations that warm-up estimates; eps is dual-averaged towards
+It is MCLMC with an accept step, which removes the bias. n is L / eps, jittered so that trajectories
+are not periodic, with L = `trajectory_length` (pi/2 sqrt(d) by default) in coordinates divided by
+the posterior standard deviations, which warm-up estimates. eps is adapted by dual averaging towards
 `target_acceptance`. See `microcanonical` for the equations.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,21 @@ from bayeslearn.algorithms.hamiltonian import (
     HamiltonianState,
     in_one_vector,
 )
-from bayeslearn.algorithms.hmc import HMCInfo
 from bayeslearn.algorithms.microcanonical import TrajectoryPoint, integrate, random_direction
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
+
+
+class MAMSInfo(NamedTuple):
+    """Diagnostics of a step."""
+
+    log_density: Array
+    acceptance: Array  # probability with which the proposal was accepted
+    diverging: Array  # 1 if the energy error was out of bounds
+    step_size: Array
+    num_gradients: Array
 
 
 class MAMS(HamiltonianSampler):
@@ -41,22 +50,24 @@ class MAMS(HamiltonianSampler):
     target_acceptance: float = hyper(0.9, "target of the step size adaptation", above=0, below=1)
     trajectory_length: float | None = hyper(
         None,
-        "length in posterior standard deviations; None: sqrt(d)",
+        "length of a trajectory in posterior sds; None: pi/2 sqrt(d)",
         above=0,
         optional=True,
         real=True,
     )
     jitter: float = hyper(0.5, "relative jitter of the number of steps", least=0, below=1)
-    max_steps: int = hyper(128, "most steps per trajectory, of two gradients each", least=1)
-    max_energy_error: float = hyper(1000.0, "beyond it a trajectory diverged", above=0)
+    max_steps: int = hyper(128, "maximum steps per trajectory, of two gradients each", least=1)
+    max_energy_error: float = hyper(1000.0, "energy error of a divergent trajectory", above=0)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a single parameter: a direction needs two."""
         if tree.size(params) < 2:
             refuse("params", tree.size(params), "hold at least two numbers for mams")
 
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
-    ) -> tuple[HamiltonianState, HMCInfo]:
+    ) -> tuple[HamiltonianState, MAMSInfo]:
+        """One trajectory, accepted or rejected."""
         key_direction, key_uniform = jax.random.split(key)
         _, log_joint = in_one_vector(target, state.position)
         value_and_grad = jax.value_and_grad(log_joint)
@@ -66,8 +77,8 @@ class MAMS(HamiltonianSampler):
         if self.trajectory_length is not None:
             length = jnp.asarray(self.trajectory_length, jnp.float64)
         step_size = state.warmup.step_size
-        wished = length / step_size * (1.0 + self.jitter * (2.0 * uniform[0] - 1.0))
-        num_steps = jnp.clip(jnp.round(wished), 1, self.max_steps).astype(jnp.int32)
+        count = length / step_size * (1.0 + self.jitter * (2.0 * uniform[0] - 1.0))
+        num_steps = jnp.clip(jnp.round(count), 1, self.max_steps).astype(jnp.int32)
 
         def one(_: Array, carry: tuple[TrajectoryPoint, Array]) -> tuple[TrajectoryPoint, Array]:
             point, error = carry
@@ -84,7 +95,7 @@ class MAMS(HamiltonianSampler):
         diverging = ~(error < self.max_energy_error)  # also when it is NaN
         acceptance = jnp.where(diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
         new = tree.where(uniform[1] < acceptance, end, start)
-        info = HMCInfo(
+        info = MAMSInfo(
             new.log_density,
             acceptance,
             diverging.astype(jnp.float64),

@@ -3,15 +3,16 @@ r"""Microcanonical Langevin Monte Carlo, unadjusted (Robnik et al. 2023).
     (x, u) <- one minimal-norm step of length eps        two gradients; see `microcanonical`
     u      <- (u + nu z) / |u + nu z|,  z ~ N(0, I),  nu = sqrt((exp(2 eps / L) - 1) / d)
 
-Nothing is accepted or rejected: the draws have a bias that grows with the energy error of a step.
-`energy_error` is the target of its mean square per dimension; the bias of variances on Gaussians is
-tabled in the documentation. `MAMS` has none.
+There is no accept step: draws have a bias that grows with the energy error of a step.
+`energy_error` is the target of its mean square per dimension; the documentation has a table of the
+resulting bias of variances on Gaussians. `MAMS` is unbiased.
 
-Warm-up follows a running estimate of E[dE^2] / (d eps^6), from which eps is set so that the error
-is `first_energy_error` at the beginning and decays geometrically to `energy_error`: large steps
-first, which find the bulk from a start at the mode. Scales s are standard deviations of the
+Warm-up maintains a running estimate of E[dE^2] / (d eps^6), and sets eps so that the error is
+`first_energy_error` at the beginning and decays geometrically to `energy_error`: the large first
+steps move chains from the mode to the bulk. The scales s are the standard deviations of the
 positions in the third quarter of warm-up (`preconditioning="diagonal"`), or one. A step that is not
-finite, or whose error is beyond `max_energy_error`, is undone with u reversed and caps later ones.
+finite, or whose error exceeds `max_energy_error`, is rejected: u is reversed, and the step size is
+limited in later steps.
 
 L (`trajectory_length`) is sqrt(d) by default.
 """
@@ -26,7 +27,12 @@ import jax.numpy as jnp
 from bayeslearn import tree
 from bayeslearn.algorithms.base import InfoFields, hyper
 from bayeslearn.algorithms.hamiltonian import in_one_vector
-from bayeslearn.algorithms.microcanonical import TrajectoryPoint, integrate, random_direction, refresh
+from bayeslearn.algorithms.microcanonical import (
+    TrajectoryPoint,
+    integrate,
+    random_direction,
+    refresh,
+)
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
@@ -35,11 +41,13 @@ from bayeslearn.tree import Array, PyTree
 
 MEMORY = 100.0  # steps over which errors are averaged in warm-up
 MAX_CHANGE = 1.1  # of the step size from one step to the next
-SHRINK = 0.8  # of the step size after a step that was undone
-CAP_GROWTH = 1.01  # of the limit that it leaves
+SHRINK = 0.8  # of the step size after a rejected step
+LIMIT_GROWTH = 1.01  # of the limit that a rejected step sets
 
 
 class MCLMCState(NamedTuple):
+    """The position and direction of a chain, and its warm-up."""
+
     position: PyTree
     direction: Array
     log_density: Array
@@ -54,9 +62,11 @@ class MCLMCState(NamedTuple):
 
 
 class MCLMCInfo(NamedTuple):
+    """Diagnostics of a step."""
+
     log_density: Array
     energy_error: Array  # squared, per dimension
-    diverging: Array  # 1 if the step was undone
+    diverging: Array  # 1 if the step was rejected
     step_size: Array
     num_gradients: Array
 
@@ -71,16 +81,16 @@ class MCLMC(Sampler):
     )
 
     num_warmup: int = hyper(5000, "steps that adapt and are discarded", least=0)
-    num_samples: int = hyper(500, "draws kept per chain", least=1)
-    thin: int = hyper(10, "steps per kept draw", least=1)
-    step_size: float = hyper(0.1, "step where its adaptation starts", above=0)
+    num_samples: int = hyper(500, "saved draws per chain", least=1)
+    thin: int = hyper(10, "steps per saved draw", least=1)
+    step_size: float = hyper(0.1, "initial step size; warm-up adapts it", above=0)
     energy_error: float = hyper(
         1e-3, "target of the mean squared energy error per dimension", above=0
     )
     first_energy_error: float = hyper(0.1, "the same at the beginning of warm-up", above=0)
     trajectory_length: float | None = hyper(
         None,
-        "length over which the direction is forgotten; None: sqrt(d)",
+        "decorrelation length of the direction; None: sqrt(d)",
         above=0,
         optional=True,
         real=True,
@@ -88,13 +98,15 @@ class MCLMC(Sampler):
     preconditioning: str = hyper(
         "none", "scales of the weights, from warm-up", choices=("none", "diagonal")
     )
-    max_energy_error: float = hyper(1000.0, "beyond it a step is undone", above=0)
+    max_energy_error: float = hyper(1000.0, "energy error of a rejected step", above=0)
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a single parameter: a direction needs two."""
         if tree.size(params) < 2:
             refuse("params", tree.size(params), "hold at least two numbers for mclmc")
 
     def init(self, key: Array, target: Target, params: PyTree) -> MCLMCState:
+        """At `params`, in a random direction."""
         position = tree.double(params)
         vector = tree.ravel(position)
         _, log_joint = in_one_vector(target, position)
@@ -117,6 +129,7 @@ class MCLMC(Sampler):
     def step(
         self, key: Array, target: Target, state: MCLMCState, batch: Batch | None
     ) -> tuple[MCLMCState, MCLMCInfo]:
+        """One step of the integrator, and a partial refresh of the direction."""
         unravel, log_joint = in_one_vector(target, state.position)
         vector = tree.ravel(state.position)
         old = TrajectoryPoint(vector, state.direction, state.log_density, state.gradient)
@@ -166,11 +179,11 @@ class MCLMC(Sampler):
         rate = keep * state.error_rate + (1.0 - keep) * square / eps**6
         weight = keep * state.error_weight + (1.0 - keep)
         rate, weight = tree.where(is_good, (rate, weight), (state.error_rate, state.error_weight))
-        wished = (aim * weight / jnp.maximum(rate, 1e-300)) ** (1.0 / 6.0)
+        proposed = (aim * weight / jnp.maximum(rate, 1e-300)) ** (1.0 / 6.0)
         limit = jnp.where(
-            is_good, CAP_GROWTH * state.step_limit, SHRINK * jnp.minimum(state.step_limit, eps)
+            is_good, LIMIT_GROWTH * state.step_limit, SHRINK * jnp.minimum(state.step_limit, eps)
         )
-        longer = jnp.minimum(jnp.clip(wished, eps / MAX_CHANGE, eps * MAX_CHANGE), limit)
+        longer = jnp.minimum(jnp.clip(proposed, eps / MAX_CHANGE, eps * MAX_CHANGE), limit)
         state = state._replace(
             step_size=jnp.where(is_good, longer, SHRINK * eps),
             error_rate=rate,
@@ -195,7 +208,7 @@ class MCLMC(Sampler):
         relative = std / jnp.sqrt(jnp.mean(std**2) + 1e-300)  # the step size keeps its meaning
         is_end = state.count == end
         scale = jnp.where(is_end & (moments[0] > 1), jnp.maximum(relative, 1e-3), state.scale)
-        # Errors at other scales say nothing of those to come.
+        # Errors under the old scales do not predict those under the new ones.
         rate, weight = tree.where(
             is_end, (jnp.zeros(()), jnp.zeros(())), (state.error_rate, state.error_weight)
         )

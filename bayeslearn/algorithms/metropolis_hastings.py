@@ -9,7 +9,7 @@ adapted towards `target_acceptance`, in warm-up only, so that the saved draws co
 symmetric kernel. `proposal` is any other: a pair `(sample(key, params), log_prob(new, old))`, or
 `sample` alone if it is symmetric.
 
-Differs from the survey: f and the acceptance ratio (errata 18, 21). It does suffer from high
+Differs from the survey: f and the acceptance ratio (errata 18, 21). It scales poorly with the
 dimension (errata 22): the number of draws per effective draw grows like d.
 """
 

@@ -57,16 +57,19 @@ def integrate(
     value_and_grad: ValueAndGrad, point: TrajectoryPoint, step_size: Array, scale: Array
 ) -> tuple[TrajectoryPoint, Array]:
     """One minimal-norm step: the new point, and its energy error."""
-    position, direction, log_density, gradient = point
-    direction, first = momentum_step(direction, scale * gradient, LAMBDA * step_size)
-    position = position + 0.5 * step_size * scale * direction
-    _, gradient = value_and_grad(position)
-    direction, middle = momentum_step(direction, scale * gradient, (1 - 2 * LAMBDA) * step_size)
-    position = position + 0.5 * step_size * scale * direction
-    new_density, gradient = value_and_grad(position)
-    direction, last = momentum_step(direction, scale * gradient, LAMBDA * step_size)
-    error = first + middle + last - (new_density - log_density)
-    return TrajectoryPoint(position, direction, new_density, gradient), error
+    direction, kinetic = momentum_step(point.direction, scale * point.gradient, LAMBDA * step_size)
+    fractions = jnp.array([1 - 2 * LAMBDA, LAMBDA], point.position.dtype)
+
+    def half(i: int, carry: tuple[TrajectoryPoint, Array]) -> tuple[TrajectoryPoint, Array]:
+        (position, direction, _, _), kinetic = carry
+        position = position + 0.5 * step_size * scale * direction
+        log_density, gradient = value_and_grad(position)
+        direction, change = momentum_step(direction, scale * gradient, fractions[i] * step_size)
+        return TrajectoryPoint(position, direction, log_density, gradient), kinetic + change
+
+    # A loop, so that the gradient is compiled once.
+    new, kinetic = jax.lax.fori_loop(0, 2, half, (point._replace(direction=direction), kinetic))
+    return new, kinetic - (new.log_density - point.log_density)
 
 
 def random_direction(key: Array, size: int) -> Array:
@@ -76,7 +79,7 @@ def random_direction(key: Array, size: int) -> Array:
 
 
 def refresh(key: Array, direction: Array, step_size: Array, length: Array) -> Array:
-    """Partial refresh of the direction: it is forgotten over trajectories of that length."""
+    """Partial refresh of the direction, which decorrelates over the given length."""
     d = direction.size
     strength = jnp.sqrt(jnp.expm1(2.0 * step_size / length) / d)
     noise = jax.random.normal(key, direction.shape, direction.dtype)

@@ -3,17 +3,18 @@ r"""MILE: microcanonical Langevin ensembles (Sommer et al. 2025).
     1. members: a network trained from each of M independent starts, stopped early on held-out rows
     2. sampling: from each member a chain on all rows, MCLMC by default; draws of all are pooled
 
-The posterior of a network has many modes, and no chain visits more than one: starting chains at an
-ensemble's members covers several, and the chains add the uncertainty within each. The draws are
-thinned so that 1,000 are kept in all.
+The posterior of a network has many modes, and a chain explores only one of them. Chains that start
+at the members of an ensemble cover several modes, and add the uncertainty within each. By default
+draws are thinned to 1,000 in total.
 
-What it gives is a very good predictive, not exact draws: chains of networks are not stationary
-after some thousand steps (their log-density still rises), and each mode has the same weight.
+The result is a good predictive distribution, not a set of exact draws: the chains of a network are
+not stationary after a few thousand steps (their log-density still increases), and all modes have
+the same weight.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from bayeslearn.algorithms.base import Algorithm, Capabilities, hyper
 from bayeslearn.algorithms.ensemble import Composite
@@ -21,8 +22,16 @@ from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mclmc import MCLMC
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.errors import refuse
+from bayeslearn.families.base import Family
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
+
+
+class MILEState(NamedTuple):
+    """The members' approximations before sampling, and the chains' last states."""
+
+    members: tuple[Family, ...]
+    chains: PyTree
 
 
 class MILE(Composite):
@@ -40,8 +49,8 @@ class MILE(Composite):
     )
     validation_fraction: float = hyper(
         0.15,
-        "fraction of the rows held out to stop the members' training, where no validation rows are"
-        " given; 0: none. Sampling uses all rows.",
+        "fraction of the rows held out for early stopping of the members, if there are no"
+        " validation rows; 0: none. Sampling uses all rows.",
         least=0,
         below=1,
     )
@@ -51,5 +60,6 @@ class MILE(Composite):
             refuse("sampler", self.sampler, "be a sampler, such as bl.MCLMC()")
 
     def check(self, target: Target, params: PyTree) -> None:
+        """Refuse a model that the members' method or the sampler does not support."""
         self.member.check(target, params)
         self.sampler.check(target, params)

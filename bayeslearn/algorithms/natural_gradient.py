@@ -228,13 +228,23 @@ class NaturalGradient(GaussianVI):
         info = GaussianInfo.of_step(estimate, clipped | shortened, largest)
         return GaussianState(new, average, state.count + 1), info
 
+    def gradients_per_step(self, target: Target, state: State) -> int:
+        """One per draw; none with scores."""
+        if isinstance(state, FamilyState):
+            return 0 if self.gradient == "score" else self._family_draws()
+        return super().gradients_per_step(target, state)
+
+    def _family_draws(self) -> int:
+        """Draws of the user's q in a step."""
+        return self.num_draws or MIN_DRAWS
+
     def _family_step(
         self, key: Array, target: Target, state: FamilyState, batch: Batch | None
     ) -> tuple[FamilyState, GaussianInfo]:
         """A natural step in the arrays of the user's q."""
         key_fisher, key_draws = jax.random.split(key)
         q = state.q
-        num = self.num_draws or MIN_DRAWS
+        num = self._family_draws()
         estimate = bound_gradient(key_draws, target, q, batch, num, self.gradient == "score")
         fisher = sampled_fisher(key_fisher, q)
         step = self.schedule()(state.count) * natural_gradient(

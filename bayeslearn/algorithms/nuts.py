@@ -43,6 +43,7 @@ class NUTSInfo(NamedTuple):
     diverging: Array
     step_size: Array
     num_gradients: Array
+    energy: Array  # H of the state with its new momentum, for E-BFMI
 
 
 class PhasePoint(NamedTuple):
@@ -213,6 +214,7 @@ class NUTS(HamiltonianSampler):
             stats.diverging.astype(jnp.float64),
             state.warmup.step_size,
             stats.num_gradients,
+            energy,
         )
         new = self.next_state(state, position, log_density, gradient, acceptance)
         return new, info

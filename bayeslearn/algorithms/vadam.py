@@ -188,6 +188,10 @@ class Vadam(ModeStart):
         mean, m, s = self.update(state, gradient, square, prior_mean, prior_prec)
         return VadamState(mean, s, m, state.count + 1), VadamInfo(nll)
 
+    def gradients_per_step(self, target: Target, state: VadamState) -> int:
+        """One per draw, and one more for squares by random signs."""
+        return self.num_draws * (2 if self.squares == "signs" else 1)
+
     def update(
         self,
         state: VadamState,

@@ -226,6 +226,10 @@ class VOGN(ModeStart):
         nll, kl = nll * target.num_data, q.kl(target.prior)
         return VOGNState(mean, s, m, state.count + 1), VOGNInfo(-nll - kl, nll, kl, weight)
 
+    def gradients_per_step(self, target: Target, state: VOGNState) -> int:
+        """One per draw; one in all if the draws share the batch."""
+        return self.num_draws if self.draw_rows == "all" else 1
+
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Leaves that need per-example gradients, if there are any."""
         slow = curvature.fallbacks(target, params)

@@ -24,8 +24,8 @@ HEADINGS = {
     "when": "when to use it",
 }
 CAPTION = (
-    "k: number of weights. A first answer: bayes-by-backprop; a choice made on your own data:"
-    " bayeslearn compare."
+    "k: number of weights. `bayeslearn fit` chooses by itself (--method auto); bayeslearn compare"
+    " compares methods on your own data."
 )
 
 

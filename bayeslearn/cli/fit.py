@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     type=flags.Method(),
     default=flags.DEFAULT_METHOD,
     show_default=True,
-    help="Inference algorithm; `bayeslearn algorithms` lists them.",
+    help="Inference algorithm; `bayeslearn algorithms` lists them. auto: chosen on held-out rows.",
 )
+@click.option("--budget", help="About how long --method auto may take, such as 1m or 30s.")
 @click.option("--out", type=click.Path(), required=True, help="The folder to write.")
 @click.option("--predict", "new", type=click.Path(), help="Also predict the rows of this file.")
 @click.option(
@@ -57,6 +58,7 @@ def fit(
     ctx: click.Context,
     data: str,
     method: str,
+    budget: str | None,
     out: str,
     new: str | None,
     test_fraction: float,
@@ -92,7 +94,7 @@ def fit(
         x_new = inputs.read_new_rows(output, schema, new, "predict", table_options.encoding).x
     network = flags.pick(flags.NetworkOptions, options)
     estimator = inputs.make_estimator(output, schema.task, method, ctx.meta["settings"], network)
-    estimator.set_params(random_state=seed, progress=False)
+    estimator.set_params(random_state=seed, progress=False, budget=budget)
     if not no_cache:
         use_compilation_cache()
     parts = Parts(
@@ -124,20 +126,8 @@ def fit(
         output.say(f"Next: bayeslearn predict {shlex.quote(out)} NEW.csv --out {runs.PREDICTIONS}")
     else:
         output.say(f"Predictions of {len(predictions)} rows: {folder / runs.PREDICTIONS}")
-    posterior = estimator.posterior_
-    output.finish(
-        command="fit",
-        out=str(folder),
-        task=schema.task,
-        method=method,
-        train_rows=len(parts.y_train),
-        test_rows=len(parts.y_test),
-        columns=[str(name) for name in x.columns],
-        metrics=dict(fit_scores(contents)),
-        seconds=posterior.wall_time,
-        compile_seconds=posterior.compile_time,
-        stopped=posterior.stopped,
-    )
+    results = json_results(estimator, parts, contents)
+    output.finish(command="fit", out=str(folder), task=schema.task, method=method, **results)
 
 
 class Parts(NamedTuple):
@@ -155,9 +145,10 @@ def make_checkpoint(folder: Path, options: flags.CheckpointOptions) -> bl.Checkp
         return None
     from bayeslearn.inference.options import Checkpoint
     from bayeslearn.storage.run_folder import RunFolder
+    from bayeslearn.tabular.selection import FILE as SELECTION
 
     place = Path(f"{os.path.abspath(folder)}{runs.CHECKPOINT}")
-    has_run = RunFolder(place, "").has_run()
+    has_run = RunFolder(place, "").has_run() or (place / SELECTION).is_dir()
     if has_run and not options.resume:
         shown = Shown(f"{place}: it holds a run")
         refuse("checkpoint", shown, "be a new folder", "Continue it with --resume, or remove it.")
@@ -203,6 +194,24 @@ def describe_fit(
     settings["command"] = typed_command()
     with output.progress("computing the report"):
         return report.from_fit(estimator, *parts, settings=settings)
+
+
+def json_results(
+    estimator: bl.BayesianNNRegressor | bl.BayesianNNClassifier,
+    parts: Parts,
+    contents: dict[str, JSON] | None,
+) -> dict[str, JSON]:
+    """The results in the output of `--json`."""
+    posterior = estimator.posterior_
+    return {
+        "train_rows": len(parts.y_train),
+        "test_rows": len(parts.y_test),
+        "columns": [str(name) for name in parts.x_train.columns],
+        "metrics": dict(fit_scores(contents)),
+        "seconds": posterior.wall_time,
+        "compile_seconds": posterior.compile_time,
+        "stopped": posterior.stopped,
+    }
 
 
 def summarize(

@@ -16,7 +16,7 @@ from bayeslearn.tabular.task import TASKS
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-DEFAULT_METHOD = "bayes-by-backprop"  # of the estimators
+DEFAULT_METHOD = AUTO = "auto"  # of the estimators
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 class Method(click.ParamType):
-    """A name in `bl.ALGORITHMS`; imported where needed, for it costs a second."""
+    """A name in `bl.ALGORITHMS`, or "auto"; imported where needed, for it costs a second."""
 
     name = "method"
 
@@ -52,11 +52,12 @@ class Method(click.ParamType):
         """Names that begin like this."""
         from click.shell_completion import CompletionItem
 
-        return [CompletionItem(name) for name in bl.ALGORITHMS if name.startswith(incomplete)]
+        names = (AUTO, *bl.ALGORITHMS)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 class Sizes(click.ParamType):
-    """Sizes of hidden layers: 50, or 50,50, or none."""
+    """Sizes of hidden layers: 50, or 50,50, none or auto."""
 
     name = "sizes"
 
@@ -65,16 +66,16 @@ class Sizes(click.ParamType):
         value: str | tuple[int, ...],
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> tuple[int, ...]:
+    ) -> str | tuple[int, ...]:
         """Text as a tuple."""
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) or value.lower() == AUTO:
             return value
         if value.lower() == "none":
             return ()
         try:
             return tuple(int(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is not like 50, 50,50 or none.", param, ctx)
+            self.fail(f"{value!r} is not like 50, 50,50, none or auto.", param, ctx)
 
 
 class NumberOr(click.ParamType):
@@ -167,7 +168,7 @@ table_options = chain(
 class NetworkOptions:
     """Settings of the estimator; None: its default."""
 
-    hidden: tuple[int, ...] | None = None
+    hidden: str | tuple[int, ...] | None = None
     activation: str | None = None
     prior_scale: float | None = None
     observation_noise: str | float | None = None
@@ -187,13 +188,14 @@ class NetworkOptions:
 
 
 network_options = chain(
-    click.option("--hidden", type=Sizes(), help="Sizes of the hidden layers.  [default: 50]"),
+    click.option("--hidden", type=Sizes(), help="Sizes of the hidden layers.  [default: auto]"),
     click.option("--activation", help="A name from jax.nn.  [default: tanh]"),
     click.option("--prior-scale", type=float, help="Prior standard deviation of the weights."),
     click.option(
         "--observation-noise",
-        type=NumberOr(float, "learned", "heteroscedastic"),
-        help="Regression: learned, heteroscedastic, or its standard deviation.",
+        type=NumberOr(float, AUTO, "learned", "heteroscedastic", "student-t"),
+        help="Regression: learned, heteroscedastic, student-t, or its standard deviation."
+        "  [default: auto]",
     ),
     click.option("--num-steps", type=NumberOr(int, "auto"), help="Steps.  [default: auto]"),
     click.option("--batch-size", type=NumberOr(int, "auto"), help="Rows a step.  [default: auto]"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import bayeslearn as bl
+from bayeslearn.cli import flags
 from bayeslearn.cli.flags import NetworkOptions, TableOptions
 from bayeslearn.cli.output import Output
 from bayeslearn.cli.settings import algorithm_class
@@ -88,10 +89,12 @@ def make_estimator(
     output: Output, task: str, method: str, settings: dict[str, Any], options: NetworkOptions
 ) -> bl.BayesianNNRegressor | bl.BayesianNNClassifier:
     """The estimator that the options describe."""
-    cls = algorithm_class(method)
     given = options.for_estimator(task)
+    kind = bl.BayesianNNRegressor if task == "regression" else bl.BayesianNNClassifier
+    if method == flags.AUTO:
+        return kind(**given)
+    cls = algorithm_class(method)
     if cls.capabilities.needs_linear_model and "hidden" not in given:
         given["hidden"] = ()
         output.note(f"{method} fits a linear model: there is no hidden layer.")
-    kind = bl.BayesianNNRegressor if task == "regression" else bl.BayesianNNClassifier
     return kind(method=cls(**settings) if settings else method, **given)

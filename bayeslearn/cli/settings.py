@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import bayeslearn as bl
-from bayeslearn.cli.flags import DEFAULT_METHOD
+from bayeslearn.cli.flags import AUTO, DEFAULT_METHOD
 from bayeslearn.errors import refuse
 
 Field = dict[str, Any]  # of `bl.algorithms.hyper_parameters`: default, doc, check
@@ -55,6 +55,11 @@ def parse_settings(
     ctx: click.Context, method: str, given: dict[str, str], known: set[str]
 ) -> dict[str, Any]:
     """Values of the method's fields."""
+    if method == AUTO:
+        names = ", ".join(given)
+        near = difflib.get_close_matches(next(iter(given)), known, 1)
+        hint = f"Did you mean {near[0]}?" if near else "Choose a method with --method."
+        raise click.UsageError(f"`{names}` is not an option of --method auto. {hint}", ctx)
     fields = bl.algorithms.hyper_parameters(algorithm_class(method))
     flags = {"--" + name.replace("_", "-"): name for name in fields}
     values = {}

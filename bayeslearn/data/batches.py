@@ -16,6 +16,7 @@ FULL_BATCH_ROWS = 2048  # up to here "auto" uses all rows in every step
 
 
 def auto_batch_size(num_rows: int) -> int:
+    """All rows of a small data set, else AUTO_BATCH."""
     return num_rows if num_rows <= FULL_BATCH_ROWS else AUTO_BATCH
 
 
@@ -51,4 +52,5 @@ def sample_rows(data: Batch, most: int) -> Batch:
 
 
 def pick(leaf: PyTree, rows: np.ndarray) -> PyTree:
+    """Some rows of every array of a tree."""
     return jax.tree.map(lambda a: a[rows], leaf)

@@ -8,16 +8,20 @@ a run gets the rows as they were given.
 from __future__ import annotations
 
 import numbers
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeGuard
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import Array, PyTree
 
-Data = tuple[PyTree, Any] | tuple[PyTree, Any, Any]  # (x, y), or (x, y, weight)
+# (x, y), or (x, y, weight)
+Data = tuple[PyTree, ArrayLike] | tuple[PyTree, ArrayLike, ArrayLike | None]
+Batches = Iterable[PyTree]  # of pairs (x, y)
 
 
 class Batch(NamedTuple):
@@ -28,7 +32,7 @@ class Batch(NamedTuple):
     weight: Array | None = None
 
 
-def check_data(data: Any, name: str = "data") -> tuple[PyTree, np.ndarray, np.ndarray | None]:
+def check_data(data: object, name: str = "data") -> tuple[PyTree, np.ndarray, np.ndarray | None]:
     """x, y and weights as arrays with as many rows, all finite; refused otherwise.
 
     Weights are None where `data` is a pair (x, y).
@@ -51,7 +55,7 @@ def check_data(data: Any, name: str = "data") -> tuple[PyTree, np.ndarray, np.nd
     return x, y, None if weight is None else check_weight(weight, rows)
 
 
-def check_weight(weight: Any, rows: int) -> np.ndarray:
+def check_weight(weight: ArrayLike, rows: int) -> np.ndarray:
     """One finite number from 0 on for each row, at least one of them positive."""
     must = f"hold one number from 0 on for each of the {rows} rows, not all of them 0"
     try:
@@ -69,7 +73,7 @@ def total_weight(y: np.ndarray, weight: np.ndarray | None) -> float:
     return float(len(y)) if weight is None else float(np.sum(weight))
 
 
-def is_arrays(data: Any) -> bool:
+def is_arrays(data: object) -> TypeGuard[Data]:
     """Whether data are arrays (x, y) or (x, y, weight), and not an iterable of batches.
 
     A tuple always is; a list is where its entries are not tuples themselves.
@@ -79,13 +83,13 @@ def is_arrays(data: Any) -> bool:
     return isinstance(data, tuple) or not any(isinstance(part, tuple) for part in data)
 
 
-def _is_tree_of_arrays(x: list[Any] | tuple[Any, ...]) -> bool:
+def _is_tree_of_arrays(x: list[PyTree] | tuple[PyTree, ...]) -> bool:
     """Whether a tuple is a pytree of inputs, each with rows, and not a table of numbers."""
     leaves = jax.tree.leaves(x)
     return isinstance(x, tuple) and bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
 
 
-def check_inputs(x: Any) -> PyTree:
+def check_inputs(x: PyTree) -> PyTree:
     """Inputs as arrays with one leading axis of rows; NaN, text and ragged rows are refused."""
     if hasattr(x, "to_numpy") and not isinstance(x, np.ndarray):
         x = x.to_numpy()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -16,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.data.host_memory import aligned_empty
 from bayeslearn.data.rows import Batch, check_inputs
-from bayeslearn.data.sources.arrays import arrays
-from bayeslearn.data.sources.base import AUTO_BATCH, Source
+from bayeslearn.data.sources.base import Source
 from bayeslearn.data.worker import Worker
 from bayeslearn.errors import ArgumentError, DataError, Shown, refuse
 from bayeslearn.models.target import Target
@@ -29,8 +27,6 @@ CHUNK_BYTES = 96e6  # of them
 AHEAD = 2  # calls whose batches are read meanwhile; one where they are cut short
 MAX_NONFINITE_BATCHES = 100  # batches of a stream in a row that hold NaN
 MOST_SECONDS = 60.0  # of counting rows
-MAPPED_BYTES = 2**28  # from which on a memory map is not copied whole
-ALIGNMENT = 64
 
 
 class Position(NamedTuple):
@@ -40,10 +36,9 @@ class Position(NamedTuple):
     checksum: str = ""  # of the batches so far, or of the rule by which a source orders them
     skipped_nonfinite: int = 0
 
-
-def _differ(one: Position, other: Position) -> bool:
-    """Whether checksums, where both are kept, tell batches apart."""
-    return "" not in (one.checksum, other.checksum) and one.checksum != other.checksum
+    def differs(self, other: Position) -> bool:
+        """Whether both have a checksum, and these are not the same."""
+        return "" not in (self.checksum, other.checksum) and self.checksum != other.checksum
 
 
 class _Read(NamedTuple):
@@ -55,21 +50,29 @@ class _Read(NamedTuple):
     skipped_nonfinite: int
 
 
+class _Slots(NamedTuple):
+    """Room for batches on the host: the fields of a `Batch`."""
+
+    x: PyTree
+    y: np.ndarray
+    weight: np.ndarray
+
+
 class Stream:
     """Batches from an iterable, restarted when it ends if it can be, and read ahead on a thread.
 
-    The iterable is called from that one thread only. What it raises is raised in the main one,
-    after the batches before it were used. `position` is that of what was used, whatever was read.
-    `put` places stacked batches on the device, and is called on the thread.
+    Only that thread calls the iterable. Its exceptions are raised in the main thread, after the
+    batches before them were used. `position` counts what was used, not what was read ahead. `put`
+    places stacked batches on the device, and is called on the thread.
     """
 
-    def __init__(self, data: Any, put: Callable[[Batch], Batch] = jax.device_put):
+    def __init__(self, data: Any, put: Callable[[PyTree], PyTree] = jax.device_put):
         self._data, self.put = data, put
         self._worker = Worker()
-        self._iterator: Iterator[Any] = self._worker.call(self._begin)
+        self._iterator: Iterator[PyTree] = self._worker.call(self._begin)
         self.restarts = self._iterator is not data
         self._seen_this_pass = 0
-        self._first: list[Any] = []  # peeked at, not yet served
+        self._first: list[PyTree] = []  # peeked at, not yet served
         self._now = Position()  # as far as it was read
         self._hashed: Any = None  # a running SHA-256 of what was read, where one is kept
         self._end: BaseException | None = None
@@ -77,7 +80,7 @@ class Stream:
         self.batch_size = int(getattr(data, "batch_size", 0)) if self.is_source else 0
         self.position = self._now  # as far as it was used
         self.skipped_nonfinite = 0
-        self._asked: deque[tuple[int, Future[_Read]]] = deque()
+        self._requested: deque[tuple[int, Future[_Read]]] = deque()
         self._pending: deque[tuple[Batch, Position]] = deque()
         self.notes: list[str] = []
 
@@ -93,7 +96,7 @@ class Stream:
 
     def close(self) -> None:
         """The thread ends, after the batch that it is reading."""
-        for _, future in self._asked:
+        for _, future in self._requested:
             future.cancel()
         self._end = self._end or StopIteration()
         self._worker.close()
@@ -125,7 +128,7 @@ class Stream:
                 refuse("num_data", shown, "be given where counting takes long")
         return rows
 
-    def first(self, most: int) -> Any:
+    def first(self, most: int) -> PyTree:
         """What a model is bound to, and its lower bound measured on.
 
         A sample of up to `most` rows of a source; else the first batch, which is served again.
@@ -166,7 +169,7 @@ class Stream:
     def _skip_to(self, target: Target, position: Position) -> None:
         """Past the batches that an earlier process has had; refused if they are others."""
         if self.is_source:
-            if _differ(self._now, position):
+            if self._now.differs(position):
                 raise DataError("The source orders its rows in another way than in the first run.")
             self._iterator = self._data.skip_to(position.served + position.skipped_nonfinite)
             self._seen_this_pass = 0
@@ -181,7 +184,7 @@ class Stream:
                     f"The data iterator ended after {self._now.served} batches, and the run that is"
                     f" resumed had taken {position.served} of it."
                 ) from None
-        if _differ(self._now, position):
+        if self._now.differs(position):
             raise DataError("The data iterator gave other batches than in the first run.")
 
     # During the run
@@ -191,21 +194,21 @@ class Stream:
 
         The later counts are what will be asked for next, if all goes well, and read meanwhile.
         """
-        ready = len(self._pending) + sum(count for count, _ in self._asked)
+        ready = len(self._pending) + sum(count for count, _ in self._requested)
         for count in counts:
             if ready < count:
                 future = self._worker.submit(self._read, target, count - ready, length)
-                self._asked.append((count - ready, future))
+                self._requested.append((count - ready, future))
             ready = max(0, ready - count)
-        if not self._pending and self._asked[0][0] == counts[0]:
-            found = self._asked.popleft()[1].result()
+        if not self._pending and self._requested[0][0] == counts[0]:
+            found = self._requested.popleft()[1].result()
             if found.positions:
                 self._use(found.positions[-1])
                 return found.batches, len(found.positions)
             return self._ended(found)
         # Another count than was foreseen, as after a step back: one batch at a time.
-        while len(self._pending) < counts[0] and self._asked:
-            found = self._asked.popleft()[1].result()
+        while len(self._pending) < counts[0] and self._requested:
+            found = self._requested.popleft()[1].result()
             for i, position in enumerate(found.positions):
                 one = jax.tree.map(lambda leaf, i=i: leaf[i], found.batches)
                 self._pending.append((one, position))
@@ -229,14 +232,14 @@ class Stream:
 
     # On the thread
 
-    def _begin(self) -> Iterator[Any]:
+    def _begin(self) -> Iterator[PyTree]:
         if self.is_source:
             return self._data.skip_to(0)
         if hasattr(self._data, "as_numpy_iterator"):  # tf.data
             return self._data.as_numpy_iterator()
         return iter(self._data)
 
-    def _next(self, into: PyTree = None) -> Any:
+    def _next(self, into: PyTree = None) -> PyTree:
         """The next batch; a source that has begun puts x into these arrays, if it can."""
         iterator, begun = self._iterator, self.is_source and self._seen_this_pass
         try:
@@ -265,20 +268,20 @@ class Stream:
                 self._end = error
         for leaf in jax.tree.leaves(slots):
             leaf[len(positions) :] = 0
-        placed = jax.block_until_ready(self.put(slots))
-        return _Read(placed, positions, self._end, self._now.skipped_nonfinite)
+        placed = jax.block_until_ready(self.put(tuple(slots)))
+        return _Read(Batch(*placed), positions, self._end, self._now.skipped_nonfinite)
 
-    def _slots(self, target: Target, length: int) -> Any:
+    def _slots(self, target: Target, length: int) -> _Slots:
         """Room for batches on the host, in the types that they have on the device."""
         assert target.data is not None
         shape = (length, self.batch_size)
         x, y = jax.tree.map(
-            lambda leaf: _aligned((*shape, *leaf.shape[1:]), leaf.dtype, self._free),
+            lambda leaf: aligned_empty((*shape, *leaf.shape[1:]), leaf.dtype, self._free),
             target.data[:2],
         )
-        return Batch(x, y, _aligned(shape, np.float64, self._free))  # type: ignore[arg-type]
+        return _Slots(x, y, aligned_empty(shape, np.float64, self._free))
 
-    def _serve(self, target: Target, slot: Any) -> None:
+    def _serve(self, target: Target, slot: _Slots) -> None:
         """The next batch into its place; those that hold NaN or infinity are passed over."""
         served, checksum, skipped_nonfinite = self._now
         for _ in range(MAX_NONFINITE_BATCHES):
@@ -302,7 +305,7 @@ class Stream:
             checksum = self._hashed.hexdigest()
         self._now = Position(served + 1, checksum, skipped_nonfinite)
 
-    def _fit_in(self, target: Target, raw: Any, slot: Any) -> None:
+    def _fit_in(self, target: Target, raw: PyTree, slot: _Slots) -> None:
         if isinstance(raw, tuple | list) and len(raw) == 3:
             raise DataError("The data iterator gave weights: batches are (x, y). Give arrays.")
         if not isinstance(raw, tuple | list) or len(raw) != 2:
@@ -352,26 +355,7 @@ def planned_counts(at: int, goal: int, num_steps: int, eval_every: int, most: in
     return counts
 
 
-def mapped(data: Any, model: Any, batch_size: Any, seed: int) -> Source | None:
-    """A pair (x, y) with a large memory map in it as a source, where the model allows."""
-    if not is_mapped(data) or len(data) == 3:
-        return None
-    x, y = data
-    likelihood, _ = model.likelihood.bind(np.asarray(y[:AUTO_BATCH]))
-    if likelihood.refreshes:  # from all rows
-        return None
-    return arrays(x, y, batch_size, int(seed))
-
-
-def is_mapped(data: Any) -> bool:
-    """Whether one of these arrays is a memory map too large to be copied unasked."""
-    leaves = jax.tree.leaves(tuple(data))
-    return all(hasattr(leaf, "shape") for leaf in leaves) and any(
-        isinstance(leaf, np.memmap) and leaf.nbytes >= MAPPED_BYTES for leaf in leaves
-    )
-
-
-def _on_host(leaf: Any) -> Any:
+def _on_host(leaf: object) -> object:
     """Tensors of other libraries as NumPy arrays; all else as it is."""
     if isinstance(leaf, np.ndarray | jax.Array) or not hasattr(leaf, "__dlpack__"):
         return leaf
@@ -381,7 +365,7 @@ def _on_host(leaf: Any) -> Any:
         return np.asarray(jax.dlpack.from_dlpack(leaf))
 
 
-def _has_nonfinite(raw: Any) -> bool:
+def _has_nonfinite(raw: PyTree) -> bool:
     """Whether numbers of a batch are not finite; what is no batch at all is found out later."""
     try:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(raw)]
@@ -390,23 +374,6 @@ def _has_nonfinite(raw: Any) -> bool:
     return not all(tree.is_finite(leaf) for leaf in leaves)
 
 
-def _kind(dtype: Any) -> int:
+def _kind(dtype: np.dtype) -> int:
     """Truth values, whole numbers, numbers: each can stand for those before it."""
     return 2 if jnp.issubdtype(dtype, jnp.floating) else int(dtype != np.bool_)
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any, free: dict[int, list[np.ndarray]]) -> np.ndarray:
-    """An empty array that XLA can use where it is, on the CPU.
-
-    Its memory goes back to `free`, by size, when the last array on it is gone: what JAX made of it
-    without a copy holds on to it for as long as a computation reads there.
-    """
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    spare = free.setdefault(size, [])
-    memory = spare.pop() if spare else np.empty(size + ALIGNMENT, np.uint8)
-    # The first array on a buffer, which is the base of all views of it and of theirs.
-    room = np.frombuffer(memory.data, np.uint8)
-    weakref.finalize(room, spare.append, memory).atexit = False
-    begin = -memory.ctypes.data % ALIGNMENT
-    return room[begin : begin + size].view(dtype).reshape(shape)

@@ -30,11 +30,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Queue a call; the future has its result."""
         future: Future[Any] = Future()
         self._tasks.put((future, function, args))
         return future
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Queue a call and wait for its result."""
         return self.submit(function, *args).result()
 
     def close(self) -> None:

@@ -77,6 +77,8 @@ def _how(code: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+
     import argparse
 
     parser = argparse.ArgumentParser(

@@ -42,6 +42,7 @@ class Layout(NamedTuple):
         return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, spec), batch)
 
     def on_state(self, state: PyTree) -> PyTree:
+        """A state replicated, or divided by weights, as `shard` says."""
         return jax.tree.map(
             lambda leaf: jax.lax.with_sharding_constraint(leaf, self._of_state(leaf)), state
         )
@@ -63,6 +64,7 @@ class Layout(NamedTuple):
         return jax.tree.map(lambda leaf: _put(leaf, self._spec()), values)
 
     def put_state(self, state: PyTree) -> PyTree:
+        """A state on the devices, replicated or divided by weights."""
         return jax.tree.map(lambda leaf: _put(leaf, self._of_state(leaf)), state)
 
     def put_rows(self, rows: PyTree) -> PyTree:

@@ -1,8 +1,7 @@
-"""What every family answers, and what Gaussian families answer beyond it.
+"""The interface of all families, and the further methods of Gaussian ones.
 
-A family is what an algorithm has learned about the parameters: a distribution (or a point mass)
-over pytrees. `isinstance(q, Gaussian)` says whether its density, divergence and prior are known in
-closed form, `isinstance(q, ClosedForm)` whether its predictive is.
+A family is the result of an algorithm: a distribution (or a point mass) over pytrees of parameters.
+A `Gaussian` has its density, divergence and prior in closed form, a `ClosedForm` its predictive.
 """
 
 # No `from __future__ import annotations`: Equinox cannot read AbstractVar from strings.
@@ -62,7 +61,7 @@ class ClosedForm(Family):
 class Gaussian(Density):
     """A Gaussian over all parameters (abstract)."""
 
-    is_independent: ClassVar[bool] = False  # every weight of all others
+    is_independent: ClassVar[bool] = False  # weights are independent of each other
 
     def mean_vector(self) -> Array:
         """The mean as one vector (k,)."""

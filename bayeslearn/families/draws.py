@@ -65,7 +65,7 @@ class Draws(Family):
 
     @double_precision
     def sample(self, key: Array, num: int) -> PyTree:
-        """`num` of the draws at random; without repeats where there are as many."""
+        """`num` of the draws at random, without replacement if there are enough."""
         if num <= self.num_draws:
             chosen = jax.random.choice(key, self.num_draws, (num,), replace=False)
         else:
@@ -73,6 +73,6 @@ class Draws(Family):
         return jax.tree.map(lambda w: w[chosen], self.flat())
 
     def thinned(self, num: int) -> PyTree:
-        """`num` of the draws, evenly spaced over all chains; if `num` is all, in their order."""
+        """`num` of the draws, evenly spaced over all chains and in their order."""
         chosen = jnp.linspace(0, self.num_draws - 1, num).round().astype(jnp.int32)
         return jax.tree.map(lambda w: w[chosen], self.flat())

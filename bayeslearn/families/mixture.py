@@ -1,10 +1,9 @@
-"""Several approximations of one posterior, each as probable as the others."""
+"""The equally weighted mixture of several approximations of one posterior."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
@@ -17,7 +16,7 @@ from bayeslearn.tree import Array, PyTree
 class Mixture(Family):
     """The equal mixture of its members: q(w) = sum_m q_m(w) / M.
 
-    A mixture of points is the deep ensemble. It has moments and draws; a density where all members
+    A mixture of points is a deep ensemble. It has moments and draws, and a density if all members
     have one.
     """
 
@@ -29,7 +28,7 @@ class Mixture(Family):
 
     @property
     def num_members(self) -> int:
-        """How many there are."""
+        """Number of members."""
         return len(self.members)
 
     @property
@@ -40,11 +39,13 @@ class Mixture(Family):
     @property
     @double_precision
     def mean(self) -> PyTree:
+        """Mean of each weight."""
         return _average([tree.double(member.mean) for member in self.members])
 
     @property
     @double_precision
     def std(self) -> PyTree:
+        """Standard deviation of each weight, within and between members."""
         mean = self.mean
 
         def second(member: Family) -> PyTree:
@@ -64,27 +65,20 @@ class Mixture(Family):
 
     @double_precision
     def sample(self, key: Array, num: int) -> PyTree:
-        """`num` draws, as evenly as can be from all members, member by member.
+        """`num` draws, as evenly as can be from all members, in turn.
 
         Which members give one more is drawn at random.
         """
-        counts = self.counts(key, num)
+        each = -(-num // self.num_members)
         keys = jax.random.split(jax.random.fold_in(key, 1), self.num_members)
-        parts = [
-            member.sample(key, count)
-            for member, key, count in zip(self.members, keys, counts, strict=True)
-            if count
-        ]
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        parts = [member.sample(key, each) for member, key in zip(self.members, keys, strict=True)]
+        order = jax.random.permutation(key, self.num_members)
 
-    def counts(self, key: Array, num: int) -> list[int]:
-        """How many of `num` draws each member gives."""
-        each, more = divmod(num, self.num_members)
-        counts = np.full(self.num_members, each)
-        if more:
-            order = np.asarray(jax.random.permutation(key, self.num_members))
-            counts[order[:more]] += 1
-        return counts.tolist()
+        def in_turn(*leaves: Array) -> Array:
+            stacked = jnp.stack(leaves, axis=1)[:, order]  # draw, member
+            return stacked.reshape(-1, *stacked.shape[2:])[:num]
+
+        return jax.tree.map(in_turn, *parts)
 
     @double_precision
     def log_prob(self, params: PyTree) -> Array:

@@ -1,1 +1,1 @@
-"""How gradients and curvature of the expected log-density are estimated."""
+"""Estimators of gradients and curvature of the expected log-density."""

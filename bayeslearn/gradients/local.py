@@ -94,7 +94,7 @@ class Perturbation(eqx.Module):
 def perturbation(
     target: Target, params: PyTree, batch: Batch | None, kind: str, key: Array | None = None
 ) -> Perturbation:
-    """The rewritten target; `key` is for a network that draws itself, as in `Target.outputs`."""
+    """The rewritten target; `key` is for stochastic networks, as in `Target.outputs`."""
     batch = target.rows() if batch is None else batch
     plan, leaves, roles = _roles(target, params, batch.x, kind, key)
     num_rows = len(batch.y)
@@ -193,7 +193,8 @@ class _Network(eqx.Module):
     roles: tuple[Role, ...] = eqx.field(static=True)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
-        raise NotImplementedError  # it is only evaluated
+        """Not available: the parameters are those of q."""
+        raise NotImplementedError
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
         """Outputs for one row with its noise."""

@@ -1,4 +1,4 @@
-r"""Sums of squared per-example gradients at the price of a gradient.
+r"""Sums of squared per-example gradients at the cost of a gradient.
 
 For outputs f(w, x_i) and cotangents d_i, `outputs_and_pull` gives in one backward pass
 

@@ -59,12 +59,14 @@ def estimate(
     baseline: str = "leave-one-out",
 ) -> Whitened:
     """Gradients by the estimator `gradient`; curvature at `num_curvatures` of the draws."""
-    noise = frame.noise(key, num_draws)
     if gradient == "score":
-        return score(target, frame, batch, noise, form, baseline)
+        return score(target, frame, batch, frame.noise(key, num_draws), form, baseline)
     if gradient == "reparam":
-        return reparam(target, frame, batch, noise)
-    return by_curvature(key, target, frame, batch, noise, gradient, num_curvatures or num_draws)
+        return reparam(target, frame, batch, frame.noise(key, num_draws))
+    key_noise, key_curvature = jax.random.split(key)
+    noise = frame.noise(key_noise, num_draws)
+    num = num_curvatures or num_draws
+    return by_curvature(key_curvature, target, frame, batch, noise, gradient, num)
 
 
 def log_density(frame: Frame, noise: PyTree) -> Array:
@@ -122,19 +124,19 @@ def by_curvature(
     pulled, elbo, nll = _pulled_gradients(target, frame, batch, noise)
     mean = jax.tree.map(lambda w: jnp.mean(w, axis=0), pulled)
 
-    def of(e: PyTree) -> PyTree:
+    def of(key: Array, e: PyTree) -> PyTree:
         params = frame.draw(e)
         if isinstance(frame, BlockFrame):
             return curvature.blocks(key, target, params, batch, frame.groups, kind)
         return curvature.diagonal(key, target, params, batch, kind)
 
     # Summed over draws first, then transformed once: C is the same for all draws.
-    noise = jax.tree.map(lambda e: e[:num], noise)
-    shapes = jax.eval_shape(of, jax.tree.map(lambda e: e[0], noise))
+    each = jax.random.split(key, num), jax.tree.map(lambda e: e[:num], noise)
+    shapes = jax.eval_shape(of, *jax.tree.map(lambda part: part[0], each))
     sums, _ = jax.lax.scan(
-        lambda sums, e: (jax.tree.map(jnp.add, sums, of(e)), None),
+        lambda sums, one: (jax.tree.map(jnp.add, sums, of(*one)), None),
         jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
-        noise,
+        each,
     )
     hessian = frame.quadratic(jax.tree.map(lambda m: m / num, sums))
     cov = frame.spectrum(hessian).scaled(-0.5).shifted(0.5)

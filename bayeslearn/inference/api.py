@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any
 
 from jax.sharding import Mesh
 
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Batches, Data
 from bayeslearn.distributed.mesh import Layout
 from bayeslearn.errors import Shown, moved_keywords, refuse
 from bayeslearn.inference.arguments import check_algorithm
@@ -18,6 +19,7 @@ from bayeslearn.inference.request import Request
 from bayeslearn.inference.resuming import check_rebuilt, rebuild_model, require_or_stored
 from bayeslearn.inference.run import infer
 from bayeslearn.models.model import Model
+from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
 from bayeslearn.results.posterior import Posterior
@@ -41,14 +43,14 @@ _MOVED = {
 def fit(
     model: Model | Target,
     algorithm: Algorithm | str,
-    data: Any = None,
+    data: Data | Batches | None = None,
     *,
     seed: int,
     num_steps: int | str = "auto",
     num_epochs: int | None = None,
     batch_size: int | str = "auto",
     num_chains: int | None = None,
-    validation: Any = None,
+    validation: Data | None = None,
     init: PyTree | None = None,
     starts: int | MultiStart = 1,
     callback: Callback | None = None,
@@ -91,25 +93,27 @@ def fit(
         options: a `FitOptions` with what is rarely set.
     """
     layout = to_layout(devices)
-    request = Request(
-        model,
-        check_algorithm(algorithm),
-        data,
-        seed,
-        num_steps=num_steps,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        num_chains=num_chains,
-        validation=validation,
-        init=init,
-        starts=starts,
-        callback=callback,
-        progress=progress,
-        checkpointer=_checkpointer(checkpoint, layout),
-        layout=layout,
-        options=FitOptions() if options is None else options,
-    )
-    return Posterior.from_run(infer(request))
+    checkpointer = _checkpointer(checkpoint, layout)
+    with contextlib.nullcontext() if checkpointer is None else contextlib.closing(checkpointer):
+        request = Request(
+            model,
+            check_algorithm(algorithm),
+            data,
+            seed,
+            num_steps=num_steps,
+            num_epochs=num_epochs,
+            batch_size=batch_size,
+            num_chains=num_chains,
+            validation=validation,
+            init=init,
+            starts=starts,
+            callback=callback,
+            progress=progress,
+            checkpointer=checkpointer,
+            layout=layout,
+            options=FitOptions() if options is None else options,
+        )
+        return Posterior.from_run(infer(request))
 
 
 def _checkpointer(
@@ -130,13 +134,13 @@ def _checkpointer(
 @double_precision
 def resume(
     path: str | os.PathLike[str] | Checkpoint,
-    data: Any = None,
+    data: Data | Batches | None = None,
     *,
     model: Model | Target | None = None,
-    network: Any = None,
+    network: Network | None = None,
     algorithm: Algorithm | None = None,
     init: PyTree | None = None,
-    validation: Any = None,
+    validation: Data | None = None,
     callback: Callback | bool | None = None,
     progress: bool | None = None,
     devices: str | Mesh | Devices | None = None,
@@ -163,30 +167,35 @@ def resume(
     """
     layout = to_layout(devices)
     is_shared = layout is not None and layout.is_shared
-    where = (path.folder, path.every, path.keep) if isinstance(path, Checkpoint) else (path,)
-    checkpointer = Checkpointer.reopen(*where, is_shared=is_shared)
-    stored = checkpointer.request
-    assert stored is not None
-    if callback is None and stored["has_callback"]:
-        refuse("callback", None, "be given again", "Write callback=False to go on without it.")
-    if model is None:
-        model = rebuild_model(stored["model"], network)
-        if network is None:
-            check_rebuilt(model, data, checkpointer)
-    elif network is not None:
-        refuse("network", Shown("a network"), "be left out beside a model, which has its own")
-    given = FitOptions() if options is None else options
-    request = Request.from_stored(
-        stored,
-        model=model,
-        algorithm=check_algorithm(require_or_stored("algorithm", stored["algorithm"], algorithm)),
-        data=data,
-        init=require_or_stored("init", stored["init"], init),
-        validation=validation,
-        callback=None if callback is False or callback is True else callback,
-        progress=progress,
-        checkpointer=checkpointer,
-        layout=layout,
-        options=given,
-    )
-    return Posterior.from_run(infer(request))
+    if isinstance(path, Checkpoint):
+        checkpointer = Checkpointer.reopen(path.folder, path.every, path.keep, is_shared)
+    else:
+        checkpointer = Checkpointer.reopen(path, is_shared=is_shared)
+    with contextlib.closing(checkpointer):
+        stored = checkpointer.request
+        assert stored is not None
+        if callback is None and stored["has_callback"]:
+            refuse("callback", None, "be given again", "Write callback=False to go on without it.")
+        if model is None:
+            model = rebuild_model(stored["model"], network)
+            if network is None:
+                check_rebuilt(model, data, checkpointer)
+        elif network is not None:
+            refuse("network", Shown("a network"), "be left out beside a model, which has its own")
+        given = FitOptions() if options is None else options
+        request = Request.from_stored(
+            stored,
+            model=model,
+            algorithm=check_algorithm(
+                require_or_stored("algorithm", stored["algorithm"], algorithm)
+            ),
+            data=data,
+            init=require_or_stored("init", stored["init"], init),
+            validation=validation,
+            callback=None if callback is False or callback is True else callback,
+            progress=progress,
+            checkpointer=checkpointer,
+            layout=layout,
+            options=given,
+        )
+        return Posterior.from_run(infer(request))

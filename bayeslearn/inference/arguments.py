@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bayeslearn.algorithms import ALGORITHMS
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Data
 from bayeslearn.data.streams import Stream
 from bayeslearn.errors import Shown, check_whole, refuse
+from bayeslearn.inference.context import Callback
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.options import FitOptions
 from bayeslearn.models.priors.checks import check_gaussian, require_fixed_scale
@@ -27,7 +27,7 @@ def check_algorithm(algorithm: Algorithm | str, argument: str = "algorithm") -> 
     return algorithm
 
 
-def is_auto(value: Any) -> bool:
+def is_auto(value: object) -> bool:
     """Whether an argument is left to `fit`."""
     return isinstance(value, str) and value == "auto"
 
@@ -36,14 +36,14 @@ def check_arguments(
     algorithm: Algorithm,
     options: FitOptions,
     *,
-    seed: Any,
-    num_steps: Any,
-    num_epochs: Any,
-    batch_size: Any,
-    num_chains: Any,
-    starts: Any,
-    validation: Any,
-    callback: Any,
+    seed: int | None,
+    num_steps: int | str,
+    num_epochs: int | None,
+    batch_size: int | str,
+    num_chains: int | None,
+    starts: int | str | MultiStart,
+    validation: Data | None,
+    callback: Callback | None,
 ) -> None:
     """Refuse what can be refused by the arguments alone."""
     check_whole("seed", seed, least=0)
@@ -87,7 +87,7 @@ def check_suits(
     batch_size: int | str,
     stream: Stream | None,
     num_data: int | None,
-    validation: Any,
+    validation: Data | None,
 ) -> None:
     """Refuse a model or data that the algorithm cannot work with."""
     needs = algorithm.capabilities
@@ -121,7 +121,9 @@ def check_suits(
         refuse("num_data", num_data, "be left out when data are arrays")
 
 
-def _check_suits_density(algorithm: Algorithm, batch_size: int | str, validation: Any) -> None:
+def _check_suits_density(
+    algorithm: Algorithm, batch_size: int | str, validation: Data | None
+) -> None:
     needs = algorithm.capabilities
     if validation is not None:
         refuse("validation", Shown("held-out rows"), "be left out for a bare log-density")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,14 @@ from bayeslearn.distributed import processes
 from bayeslearn.models.target import Target
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.tree import Array, PyTree
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 class ChainPlacement:
@@ -44,23 +51,25 @@ class ChainPlacement:
 
     def __enter__(self) -> ChainPlacement:
         if self.num_groups > 1:
-            self._pool = ThreadPoolExecutor(min(self.num_groups, max(os.cpu_count() or 1, 1)))
+            self._pool = ThreadPoolExecutor(min(self.num_groups, num_cores()))
         return self
 
-    def __exit__(self, *args: Any) -> None:
+    def __exit__(self, *args: object) -> None:
         if self._pool is not None:
             self._pool.shutdown()
 
     def put(self, target: Target) -> list[Target]:
+        """A copy of the target for each of this process's chains, on its device."""
         if len(self.devices) == 1:
             return [target] * len(self.own)
         copies = [jax.device_put(target, device) for device in self.devices]
         return [copies[chain % len(copies)] for chain in range(len(self.own))]
 
-    def stack_states(self, states: list[Any]) -> list[Any]:
+    def stack_states(self, states: list[PyTree]) -> list[PyTree]:
+        """The states of chains by group: stacked if they are batched."""
         return [jax.tree.map(lambda *s: jnp.stack(s), *states)] if self.is_batched else states
 
-    def restore_states(self, states: list[Any]) -> list[Any]:
+    def restore_states(self, states: list[PyTree]) -> list[PyTree]:
         """States of all chains, read from a file: this process's, each on its device."""
         if self.is_batched:
             return [jax.tree.map(lambda s: s[np.asarray(self.own)], states[0])]
@@ -70,10 +79,13 @@ class ChainPlacement:
         ]
 
     def keys(self, keys: list[Array]) -> list[Array]:
+        """The keys of chains by group: stacked if they are batched."""
         return [jnp.stack(keys)] if self.is_batched else keys
 
-    def run(self, advance: Callable[..., Any], states: list[Any], *args: Any) -> list[Any]:
-        def one(group: int) -> Any:
+    def run(self, advance: Callable[..., PyTree], states: list[PyTree], *args: int) -> list[PyTree]:
+        """advance(group, state, *args) of every group, in threads if there are several."""
+
+        def one(group: int) -> PyTree:
             with inside_double_precision():  # the setting is per thread
                 return jax.block_until_ready(advance(group, states[group], *args))
 
@@ -81,7 +93,7 @@ class ChainPlacement:
             return [one(group) for group in range(self.num_groups)]
         return list(self._pool.map(one, range(self.num_groups)))
 
-    def pool(self, algorithm: Sampler, states: list[PyTree]) -> list[Any]:
+    def pool(self, algorithm: Sampler, states: list[PyTree]) -> list[PyTree]:
         """What chains have learned in warm-up, pooled."""
         if self.num_chains == 1:
             return states
@@ -89,7 +101,7 @@ class ChainPlacement:
             self._unstack(jax.device_get(_pool(algorithm, self.collect(states))))
         )
 
-    def gather(self, values: list[Any], count: int) -> Any:
+    def gather(self, values: list[PyTree], count: int) -> PyTree:
         """Arrays with leading axes (chains, steps)."""
         if self.is_batched:
             return self._all(jax.tree.map(lambda a: np.asarray(a)[:, :count], values[0]))
@@ -99,25 +111,26 @@ class ChainPlacement:
             jax.tree.map(lambda *a: np.stack([np.asarray(v)[:count] for v in a]), *values)
         )
 
-    def collect(self, states: list[Any]) -> Any:
+    def collect(self, states: list[PyTree]) -> PyTree:
+        """The states of all chains of all processes, stacked."""
         if self.is_batched:
             return self._all(states[0])
         stacked = jax.tree.map(lambda *s: np.stack([np.asarray(v) for v in s]), *states)
         return jax.tree.map(jnp.asarray, self._all(stacked))
 
-    def all_states(self, states: list[Any]) -> list[Any]:
+    def all_states(self, states: list[PyTree]) -> list[PyTree]:
         """The states of all chains in the form of this process's, for a file."""
         if not self.is_shared:
             return states
         return self._unstack(self.collect(states))
 
-    def _unstack(self, whole: Any) -> list[Any]:
+    def _unstack(self, whole: PyTree) -> list[PyTree]:
         """What `collect` has put together, in the form of a file's."""
         if self.is_batched:
             return [whole]
         return [jax.tree.map(lambda s, c=c: s[c], whole) for c in range(self.num_chains)]
 
-    def _all(self, values: Any) -> Any:
+    def _all(self, values: PyTree) -> PyTree:
         """Of arrays along chains: those of every process, in the order of the chains."""
         if not self.is_shared:
             return values
@@ -131,17 +144,17 @@ def draw(
     algorithm: Sampler,
     *,
     target: Target,
-    state: Any,
+    state: PyTree,
     key: Array,
     begin: Array,
     count: Array,
     inner: Array,
     length: int,
     is_batched: bool,
-) -> tuple[Any, Any, PyTree]:
+) -> tuple[PyTree, PyTree, PyTree]:
     """`count` draws, each after `inner` steps: new state, infos by draw, positions."""
 
-    def chain(state: Any, key: Array) -> tuple[Any, Any, PyTree]:
+    def chain(state: PyTree, key: Array) -> tuple[PyTree, PyTree, PyTree]:
         batch = target.data
         shapes = jax.eval_shape(algorithm.step, key, target, state, batch)[1]
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes)

@@ -9,7 +9,8 @@ import jax
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
-from bayeslearn.algorithms.mile import MILE
+from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.mile import MILE, MILEState
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.families import Draws, Mixture
 from bayeslearn.families.base import Family
@@ -61,6 +62,10 @@ def _run_members(
     context: RunContext, member: Algorithm, starts: list[PyTree], settings: MemberSettings
 ) -> Members:
     plan = settings.plan
+    likelihood = context.target.likelihood
+    if isinstance(member, MAP) and likelihood is not None:
+        target = dataclasses.replace(context.target, likelihood=likelihood.to_train())
+        context = dataclasses.replace(context, target=target)
 
     def run(here: RunContext, params: PyTree) -> tuple[RunOutcome, Family]:
         begin = WarmStart().run(here, member, [params], plan)
@@ -97,9 +102,11 @@ def _run_chains(
     context = dataclasses.replace(context, target=target, host_rows=target.data, validation=None)
     starts = [StartingPoint(family, target) for family in members.families]
     outcome = sample(context, algorithm.sampler, [q.mean for q in members.families], starts)
+    family = algorithm.sampler.approximation(outcome.target, outcome.state, outcome.draws)
     outcome = outcome._replace(
+        state=MILEState(tuple(members.families), outcome.state),
         stop_reason=f"{len(starts)} members: {outcome.stop_reason}",
         notes=[*members.notes, *outcome.notes],
         compile_time=outcome.compile_time + members.compile_time,
     )
-    return outcome, algorithm.sampler.approximation(outcome.target, outcome.state, outcome.draws)
+    return outcome, family

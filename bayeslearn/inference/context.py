@@ -16,7 +16,8 @@ from bayeslearn.distributed.processes import any_process
 from bayeslearn.inference.options import FitEvent, Phase
 from bayeslearn.models.target import Target
 from bayeslearn.precision import user_precision
-from bayeslearn.storage.checkpoints import Checkpointer, RunState
+from bayeslearn.storage.checkpoints import Checkpointer
+from bayeslearn.storage.records import RunState
 from bayeslearn.tree import Array, PyTree
 
 MAIN = "main"  # the phase of the method itself; those before it are "main/..."

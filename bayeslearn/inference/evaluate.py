@@ -12,7 +12,7 @@ from bayeslearn.data.batches import sample_rows
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.families.base import Family, Gaussian
-from bayeslearn.models.protocols import Reparametrised
+from bayeslearn.models.protocols import WithDensity
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -75,12 +75,13 @@ def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[s
     posterior; kl is exact for Gaussians, and nll the remainder. A part of the model that has a
     posterior of its own adds its divergence to kl.
     """
-    if isinstance(q, Reparametrised):
+    if isinstance(q, Gaussian):
         noise = tree.normal_like(key, q.mean, num_draws)
         draws = jax.vmap(q.transform)(noise)
         squares = jax.vmap(lambda e: tree.total(jax.tree.map(jnp.square, e)))(noise)
         log_q = 0.5 * (tree.size(q.mean) - squares) - q.entropy()
     else:
+        assert isinstance(q, WithDensity)
         draws = q.sample(key, num_draws)
         log_q = jax.vmap(q.log_prob)(draws)
     log_likelihood = jax.lax.map(
@@ -88,9 +89,10 @@ def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[s
     )
     divergence = log_q - jax.vmap(target.log_prior)(draws)
     h = log_likelihood - divergence
-    has_closed_form = target.prior is not None and target.prior.is_gaussian
-    is_exact = has_closed_form and isinstance(q, Gaussian)
-    kl = q.kl(target.prior) if is_exact else jnp.mean(divergence)
+    if isinstance(q, Gaussian) and target.prior is not None and target.prior.is_gaussian:
+        kl = q.kl(target.prior)
+    else:
+        kl = jnp.mean(divergence)
     kl = kl + target.divergence()
     elbo = jnp.mean(h) - target.divergence()
     error = jnp.std(h) / jnp.sqrt(num_draws)

@@ -7,10 +7,10 @@ With checkpoints members run one after the other, so that each can be cut anywhe
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import DivergenceError
 from bayeslearn.families.base import Family
+from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.context import RunContext, named_key
 from bayeslearn.inference.optimize import RunOutcome
 from bayeslearn.inference.options import FitEvent
@@ -53,10 +54,10 @@ def run_members(
     interrupted = False
     with board:
         try:
-            if context.checkpointer is not None or number == 1 or (os.cpu_count() or 1) == 1:
+            if context.checkpointer is not None or number == 1 or num_cores() == 1:
                 for i in range(number):
                     here = board.watched(contexts[i], i, context)
-                    _collect(i, lambda i=i, here=here: run(here, starts[i]), results, failures)
+                    _collect(i, partial(run, here, starts[i]), results, failures)
             else:
                 _run_in_threads(context, contexts, starts, run, board, results, failures)
         except KeyboardInterrupt:
@@ -108,7 +109,7 @@ def _run_in_threads(
         with inside_double_precision():  # the setting is per thread
             return run(board.watched(contexts[i], i, context), starts[i])
 
-    pool = ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1))
+    pool = ThreadPoolExecutor(min(len(starts), num_cores()))
     futures: dict[Future[tuple[RunOutcome, Family]], int] = {}
     try:
         first = pool.submit(one, 0)
@@ -164,25 +165,29 @@ class _Board:
 
 
 def hold_out(target: Target, fraction: float, key: Array) -> tuple[Target, Batch | None]:
-    """The target on some of its rows, and the others as validation rows."""
+    """The target without some of its rows, and those as validation rows.
+
+    They stay in the data with weight 0, so that runs with and without them share programs. Classes
+    have the same share in both.
+    """
     data = target.data
     if not fraction or data is None:
         return target, None
-    weight = np.ones(len(data.y)) if data.weight is None else np.asarray(data.weight)
+    weight = np.ones(len(data.y)) if data.weight is None else np.array(data.weight)
     real = np.flatnonzero(weight > 0)
     number = round(fraction * len(real))
     if not 0 < number < len(real):
         return target, None
-    order = np.asarray(jax.random.permutation(named_key(key, "held out"), len(real)))
-    held_out = np.sort(real[order[:number]])
-    rest = np.setdiff1d(np.arange(len(weight)), held_out)
-
-    def take(rows: np.ndarray) -> Batch:
-        return Batch(*(jax.tree.map(lambda leaf: leaf[rows], part) for part in data))
-
+    order = real[np.asarray(jax.random.permutation(named_key(key, "held out"), len(real)))]
+    if target.likelihood is not None and target.likelihood.kind == "classification":
+        order = order[np.argsort(np.asarray(data.y)[order], kind="stable")]
+        order = order[np.argsort(np.arange(len(real)) * number % len(real), kind="stable")]
+    held_out = np.sort(order[:number])
     num_data = target.num_data - jnp.sum(jnp.asarray(weight[held_out]))
-    kept = dataclasses.replace(target.with_data(take(rest)), num_data=num_data)
-    return kept, take(held_out)
+    validation = Batch(*(jax.tree.map(lambda leaf: leaf[held_out], part) for part in data))
+    weight[held_out] = 0.0
+    kept = target.with_data(data._replace(weight=jnp.asarray(weight)))
+    return dataclasses.replace(kept, num_data=num_data), validation
 
 
 def all_rows(target: Target, validation: Batch | None) -> Target:

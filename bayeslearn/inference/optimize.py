@@ -349,9 +349,11 @@ class _Loop:
         assert best.target is not None
         notes = [*algorithm.run_notes(best.target, self.params), *guards.guard_notes(run)]
         target = algorithm.bind_state(best.target, best.state)
+        num_gradients = run.step * algorithm.gradients_per_step(target, best.state)
         seconds = time.perf_counter() - self.began
+        counts = (run.step, num_gradients, seconds)
         if context.phase != MAIN:
-            phase = Phase(context.phase, algorithm.name, run.step, 0, seconds, None, True)
+            phase = Phase(context.phase, algorithm.name, *counts, None, True)
             context.phases.append(phase)
             if checkpointer is not None:
                 state, changed = context.gather_to_host((best.state, target.with_data(None)))
@@ -370,9 +372,7 @@ class _Loop:
             checkpointer.save(context.phase, run)
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
-        context.phases.append(
-            Phase(context.phase, algorithm.name, run.step, 0, seconds, elbo, True)
-        )
+        context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time
         )

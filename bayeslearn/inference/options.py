@@ -120,7 +120,7 @@ class Phase(NamedTuple):
     name: str
     algorithm: str
     num_steps: int
-    num_gradients: int  # of the log-joint, over a batch or all rows; 0: not counted
+    num_gradients: int  # of the log-joint, over a batch or all rows
     seconds: float  # compiling included
     elbo: float | None
     is_chosen: bool  # whether the run went on from its result

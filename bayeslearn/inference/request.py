@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.data.rows import Batches, Data
 from bayeslearn.distributed.mesh import Layout
 from bayeslearn.inference.arguments import check_arguments
 from bayeslearn.inference.context import Callback
@@ -28,13 +29,13 @@ class Request:
 
     model: Model | Target
     algorithm: Algorithm
-    data: Any  # (x, y), (x, y, weight), or an iterable of batches
+    data: Data | Batches | None
     seed: int
     num_steps: int | str = "auto"
     num_epochs: int | None = None
     batch_size: int | str = "auto"
     num_chains: int | None = None
-    validation: Any = None
+    validation: Data | None = None
     init: PyTree | None = None
     starts: int | str | MultiStart = 1
     callback: Callback | None = None

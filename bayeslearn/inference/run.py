@@ -87,7 +87,7 @@ def infer(request: Request) -> RunResult:
     )
     with (
         map_collective_errors(request.is_shared),
-        contextlib.nullcontext() if checkpointer is None else checkpointer.running(),
+        contextlib.nullcontext() if checkpointer is None else checkpointer.listening(),
         contextlib.nullcontext() if stream is None else contextlib.closing(stream),
     ):
         return _run_phases(context, request, bound, began)

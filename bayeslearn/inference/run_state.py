@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.distributed.mesh import gather_to_host
@@ -20,7 +21,7 @@ from bayeslearn.inference.chains import ChainPlacement
 from bayeslearn.inference.early_stopping import EarlyStopping
 from bayeslearn.models.target import Target
 from bayeslearn.storage.records import Record, dedupe, expand, rebuild
-from bayeslearn.tree import PyTree
+from bayeslearn.tree import Array, PyTree
 
 DRAW = "draw of leaf "  # in the name of what is saved beside a sampler's trace
 TARGET_PARTS = ("likelihood", "prior", "num_data", "frozen", "frozen_prior")
@@ -61,7 +62,7 @@ def _restore_counts(run: OptimizationState | SamplingState, record: Record) -> N
         setattr(run, name, value)
 
 
-def _check_trace(segment: Any) -> dict[str, np.ndarray]:
+def _check_trace(segment: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if not all(isinstance(k, str) and isinstance(v, np.ndarray) for k, v in segment.items()):
         raise TypeError("a trace holds other things than arrays by name")
     return segment
@@ -104,7 +105,7 @@ class OptimizationState:
         self.times_rejected = 0  # evaluations at which q's scale made no sense
         self.stop_reason, self.has_ended = "", False
         self.infos: dict[str, list[np.ndarray]] = {}  # since the last evaluation
-        self.trace: dict[str, list[Any]] = {}  # before it, since the last checkpoint
+        self.trace: dict[str, list[ArrayLike]] = {}  # before it, since the last checkpoint
 
     @property
     def now(self) -> int:
@@ -141,7 +142,7 @@ class OptimizationState:
     ) -> OptimizationState:
         """The inverse of `record`; `like` has the structure of a state."""
 
-        def state_of(leaves: list[Any]) -> PyTree:
+        def state_of(leaves: list[Array]) -> PyTree:
             state = rebuild(like, leaves)
             return state if put is None else put(state)
 
@@ -231,7 +232,7 @@ class SamplingState:
         self.trace = {}
 
 
-def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]:
+def _arrays(trace: Mapping[str, Sequence[ArrayLike]], axis: int = 0) -> dict[str, np.ndarray]:
     """Each name's parts as one array; evaluations come as single numbers."""
     return {
         name: np.asarray(parts) if name.startswith("eval_") else np.concatenate(parts, axis=axis)
@@ -243,17 +244,19 @@ def _arrays(trace: dict[str, list[Any]], axis: int = 0) -> dict[str, np.ndarray]
 def join_segments(segments: list[dict[str, np.ndarray]], axis: int) -> dict[str, np.ndarray]:
     """All segments of a trace, in order."""
     segments = [_check_trace(segment) for segment in segments]
-    evaluated = [segment for segment in segments if "eval_step" in segment]
-    names = [
-        name
-        for name in dict.fromkeys(name for segment in segments for name in segment)
+    found = {}
+    for name in dict.fromkeys(name for segment in segments for name in segment):
+        kind = _kind(name)
+        parts = [part for part in segments if any(_kind(other) == kind for other in part)]
         # A run begun by an older version may lack a metric of today: then it is dropped.
-        if not name.startswith("eval_") or all(name in segment for segment in evaluated)
-    ]
-    return {
-        name: np.concatenate([part[name] for part in segments if name in part], axis=axis)
-        for name in names
-    }
+        if all(name in part for part in parts):
+            found[name] = np.concatenate([part[name] for part in parts], axis=axis)
+    return found
+
+
+def _kind(name: str) -> str:
+    """Names of one kind are in the same segments: of evaluations, warm-up, draws, or steps."""
+    return next((prefix for prefix in ("eval_", "warmup_", DRAW) if name.startswith(prefix)), "")
 
 
 @_reads_record
@@ -271,12 +274,12 @@ def _check_draws(shape: tuple[int, ...], leaf: np.ndarray, first: np.ndarray) ->
         raise ValueError(f"draws of a weight have the shape {leaf.shape}")
 
 
-def _target_leaves(target: Target) -> list[Any]:
+def _target_leaves(target: Target) -> list[Array]:
     """What steps and refreshes may change of a target."""
     return jax.tree.leaves(tuple(getattr(target, name) for name in TARGET_PARTS))
 
 
-def _target_from_leaves(base: Target, leaves: list[Any]) -> Target:
+def _target_from_leaves(base: Target, leaves: list[Array]) -> Target:
     like = tuple(getattr(base, name) for name in TARGET_PARTS)
     parts = rebuild(like, leaves, is_exact=False)
     return dataclasses.replace(base, **dict(zip(TARGET_PARTS, parts, strict=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -31,7 +32,7 @@ def sample(
     context: RunContext,
     algorithm: Sampler,
     params: list[PyTree],
-    starts: list[StartingPoint | None],
+    starts: Sequence[StartingPoint | None],
 ) -> RunOutcome:
     """Run a chain from each of `params`, or from the q that a warm start has left there."""
     began = time.perf_counter()

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.data.batches import auto_batch_size
-from bayeslearn.data.rows import Batch, check_data, is_arrays, merge_rows, pad_rows
-from bayeslearn.data.streams import Stream, is_mapped, mapped
+from bayeslearn.data.memory_maps import is_mapped, mapped
+from bayeslearn.data.rows import Batch, Data, check_data, is_arrays, merge_rows, pad_rows
+from bayeslearn.data.streams import Stream
 from bayeslearn.distributed.mesh import on_host
 from bayeslearn.distributed.processes import gather
 from bayeslearn.errors import DataWarning, Shown, refuse
@@ -201,12 +202,12 @@ def _merged(request: Request, target: Target) -> Target:
     return target.with_data(target.batch((rows.x, rows.y), rows.weight))
 
 
-def is_in_memory(data: Any) -> bool:
+def is_in_memory(data: object) -> TypeGuard[Data]:
     """Whether data are arrays that are bound as they are."""
     return is_arrays(data) and not is_mapped(data)
 
 
-def _bind_validation(target: Target, validation: Any) -> Batch:
+def _bind_validation(target: Target, validation: Data) -> Batch:
     x, y, weight = check_data(validation, "validation")
     check_like_training(x, target)
     return target.batch((x, target.likelihood.check(y)), weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bayeslearn.errors import ArgumentError
+from bayeslearn.families import Draws
 from bayeslearn.report.thinning import TRACE_POINTS, evenly_spaced, significant, smallest
 from bayeslearn.results import diagnostics
 from bayeslearn.results.plots.runs import leaf_widths
@@ -42,7 +43,8 @@ def trace(posterior: Posterior) -> JSON:
 
 def chains(posterior: Posterior) -> JSON:
     """R-hat and effective sample sizes of a sampler."""
-    if posterior.draws is None:
+    family = posterior.family
+    if not isinstance(family, Draws):
         return None
     try:
         found = posterior.diagnostics()
@@ -65,8 +67,8 @@ def chains(posterior: Posterior) -> JSON:
         "divergences": found.divergences,
         "warning": found.warning,
         "limit": diagnostics.MAX_RHAT,
-        "chains": posterior.family.num_chains,
-        "draws": posterior.family.num_draws,
+        "chains": family.num_chains,
+        "draws": family.num_draws,
     }
 
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
+from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch, total_weight
 from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.families import Draws
 from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
-from bayeslearn.results.convergence import ess_bulk, ess_tail, rhat
+from bayeslearn.results.convergence import bfmi, ess_bulk, ess_tail, rhat
 from bayeslearn.tree import Array, PyTree
 
 if TYPE_CHECKING:
@@ -31,7 +33,10 @@ MIN_ESS_PER_CHAIN = 50
 
 class Diagnostics(NamedTuple):
     """R-hat, bulk and tail ESS of some weights, of predictions at training rows, and of the
-    log-density; `warning` is empty if the chains have mixed."""
+    log-density; `warning` is empty if the chains have mixed.
+
+    `bfmi` is the E-BFMI of each chain of HMC and NUTS, NaN for other samplers and thinned chains.
+    """
 
     rhat_weights: np.ndarray
     ess_bulk_weights: np.ndarray
@@ -42,6 +47,7 @@ class Diagnostics(NamedTuple):
     rhat_log_density: float
     divergences: int
     warning: str
+    bfmi: np.ndarray
 
 
 Statistics = tuple[np.ndarray, np.ndarray, np.ndarray]  # R-hat, bulk and tail ESS
@@ -75,7 +81,15 @@ def diagnose(posterior: Posterior) -> Diagnostics:
     rhat_density = float(convergence(log_density, has_tail=False)[0][0])
     divergences = int(np.sum(posterior.trace.get("diverging", 0)))
     warning = _warning(posterior.algorithm.name, what, predictions, chains, num)
-    return Diagnostics(*weights, *predictions, rhat_density, divergences, warning)
+    energy = _energy(posterior)
+    fraction = np.full(chains, np.nan) if energy is None else bfmi(energy)
+    return Diagnostics(*weights, *predictions, rhat_density, divergences, warning, fraction)
+
+
+def _energy(posterior: Posterior) -> np.ndarray | None:
+    """Energies (chains, draws); None without, or if they are averages over thinned steps."""
+    is_thinned = isinstance(posterior.algorithm, Sampler) and posterior.algorithm.thin > 1
+    return None if is_thinned else posterior.trace.get("energy")
 
 
 @double_precision
@@ -92,6 +106,7 @@ def not_mixed(posterior: Posterior) -> str:
 
 def _some_weights(posterior: Posterior) -> np.ndarray:
     """(chains, draws, weights)"""
+    assert isinstance(posterior.family, Draws)
     matrix = np.asarray(posterior.family.matrix())
     spaced = np.unique(np.linspace(0, matrix.shape[-1] - 1, WEIGHTS).round().astype(int))
     return matrix.reshape(*posterior.trace["log_density"].shape, -1)[:, :, spaced]

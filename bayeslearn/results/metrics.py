@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.data.rows import Data
 from bayeslearn.errors import ArgumentError, Shown, check_whole, refuse
@@ -35,13 +36,13 @@ CRPS_COUNTS = 256  # most whole numbers evaluated on either side of a count
 # Regression
 
 
-def rmse(predictive: PredictiveBase, y: Any) -> float:
+def rmse(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Root mean squared error of the predictive mean."""
     _need(predictive, "regression", "rmse")
     return float(np.sqrt(np.mean((predictive.mean - predictive.align_y(y)) ** 2)))
 
 
-def coverage(predictive: PredictiveBase, y: Any, level: float = 0.9) -> float:
+def coverage(predictive: PredictiveBase, y: ArrayLike, level: float = 0.9) -> float:
     """Share of observations inside the central interval of that level."""
     lower, upper = predictive.interval(level)
     y = predictive.align_y(y)
@@ -54,7 +55,7 @@ def interval_width(predictive: PredictiveBase, level: float = 0.9) -> float:
     return float(np.mean(upper - lower))
 
 
-def crps(predictive: PredictiveBase, y: Any) -> float:
+def crps(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Continuous ranked probability score, in the units of y (lower is better).
 
     The integral of (F(z) - [z >= y])^2, F being the distribution function of a new observation:
@@ -90,7 +91,7 @@ def _counts(width: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield np.where(count > 0, begin + np.maximum(count - 1, 0) // 2, 0.0), count
 
 
-def pit(predictive: PredictiveBase, y: Any, seed: int = 0) -> np.ndarray:
+def pit(predictive: PredictiveBase, y: ArrayLike, seed: int = 0) -> np.ndarray:
     """Probability integral transform: uniform on [0, 1] if the predictive is calibrated.
 
     Shaped like y. A count's is drawn evenly from the step of the distribution function at y, which
@@ -108,12 +109,12 @@ def pit(predictive: PredictiveBase, y: Any, seed: int = 0) -> np.ndarray:
 # Both kinds
 
 
-def log_likelihood(predictive: PredictiveBase, y: Any) -> float:
+def log_likelihood(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Mean log predictive density per row (higher is better)."""
     return float(np.mean(predictive.log_prob(y)))
 
 
-def nll(predictive: PredictiveBase, y: Any) -> float:
+def nll(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Mean negative log predictive density per row (lower is better)."""
     return -log_likelihood(predictive, y)
 
@@ -126,7 +127,7 @@ class Selective(NamedTuple):
     area: float  # under the curve: the mean risk
 
 
-def selective(predictive: PredictiveBase, y: Any, by: str = "total") -> Selective:
+def selective(predictive: PredictiveBase, y: ArrayLike, by: str = "total") -> Selective:
     """Error when only the most certain rows are predicted: RMSE, or the share of wrong classes.
 
     `by` names the uncertainty by which rows are sorted: "total", "epistemic" or "aleatoric". Of
@@ -151,12 +152,12 @@ def selective(predictive: PredictiveBase, y: Any, by: str = "total") -> Selectiv
 # Classification
 
 
-def accuracy(predictive: PredictiveBase, y: Any) -> float:
+def accuracy(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Share of rows whose most probable class is the observed one."""
     return float(np.mean(_probs(predictive).argmax(axis=1) == predictive.align_y(y)))
 
 
-def brier(predictive: PredictiveBase, y: Any) -> float:
+def brier(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Squared distance of the class probabilities from the truth, summed over classes: 0 to 2.
 
     With two classes it is twice the squared error of the one probability.
@@ -181,7 +182,7 @@ class Reliability(NamedTuple):
         return float(np.sum(self.rows * gap) / np.sum(self.rows))
 
 
-def reliability(predictive: PredictiveBase, y: Any, num_bins: int = 10) -> Reliability:
+def reliability(predictive: PredictiveBase, y: ArrayLike, num_bins: int = 10) -> Reliability:
     """How often the predicted class was right, by its predicted probability."""
     probs = _probs(predictive)
     is_correct = probs.argmax(axis=1) == predictive.align_y(y)
@@ -200,7 +201,7 @@ def gathered(confidence: np.ndarray, is_correct: np.ndarray, num_bins: int = 10)
     return Reliability(edges, mean_confidence, share_right, rows)
 
 
-def ece(predictive: PredictiveBase, y: Any, num_bins: int = 10) -> float:
+def ece(predictive: PredictiveBase, y: ArrayLike, num_bins: int = 10) -> float:
     """Expected calibration error of the predicted class; biased upwards where rows are few."""
     return reliability(predictive, y, num_bins).error
 

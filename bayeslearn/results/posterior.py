@@ -15,19 +15,26 @@ from jax.sharding import Mesh
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.data.rows import Data, check_inputs
+from bayeslearn.data.rows import Data, check_data, check_inputs
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.distributed.mesh import Layout
 from bayeslearn.errors import ArgumentError, StorageError, check_whole, refuse
 from bayeslearn.families import Draws, Mixture, Point
-from bayeslearn.families.base import ClosedForm
+from bayeslearn.families.base import ClosedForm, Family
 from bayeslearn.inference.options import Devices, Phase, to_layout
 from bayeslearn.inference.run import RunResult
+from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target, check_like_training
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.arviz import to_arviz
-from bayeslearn.results.diagnostics import all_rows, diagnose, not_mixed, outputs_at_rows
+from bayeslearn.results.diagnostics import (
+    Diagnostics,
+    all_rows,
+    diagnose,
+    not_mixed,
+    outputs_at_rows,
+)
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
@@ -61,8 +68,8 @@ class Posterior:
 
     target: Target
     algorithm: Algorithm
-    family: Any
-    state: Any
+    family: Family
+    state: PyTree
     trace: dict[str, np.ndarray]
     elbo: float | None
     stopped: str
@@ -96,7 +103,7 @@ class Posterior:
     @double_precision
     def predict(
         self,
-        x: Any,
+        x: PyTree,
         *,
         num_samples: int | None = None,
         seed: int = 0,
@@ -134,10 +141,9 @@ class Posterior:
         elif isinstance(self.family, Mixture) and self.family.is_of_points:
             num_samples = self.family.num_members
         elif num_samples is None:
-            is_draws = isinstance(self.family, Draws)
-            num_samples = (
-                min(MAX_KEPT_DRAWS, self.family.num_draws) if is_draws else PREDICTIVE_DRAWS
-            )
+            num_samples = PREDICTIVE_DRAWS
+            if isinstance(self.family, Draws):
+                num_samples = min(MAX_KEPT_DRAWS, self.family.num_draws)
         if isinstance(self.family, Draws) and num_samples <= self.family.num_draws:
             draws = self.family.thinned(num_samples)
         else:
@@ -205,21 +211,14 @@ class Posterior:
             fit_options: further arguments of `fit`.
         """
         if self.scaling is not None:
-            new_data, history = map(self._scaled, (new_data, history))
-        options = {"algorithm": algorithm, "seed": seed, "history": history}
-        result = update(self, new_data, **options, **fit_options)
+            new_data = _scaled(new_data, "new_data", self.scaling)
+            history = None if history is None else _scaled(history, "history", self.scaling)
+        result = update(
+            self, new_data, algorithm=algorithm, seed=seed, history=history, **fit_options
+        )
         if isinstance(result, RunResult):
             return dataclasses.replace(Posterior.from_run(result), scaling=self.scaling)
         return dataclasses.replace(self, **result)
-
-    def _scaled(self, data: Data | None) -> Data | None:
-        """Data in the units that the network takes."""
-        if data is None or self.scaling is None:
-            return data
-        x, y, *rest = data
-        x = self.scaling.x.apply(np.asarray(check_inputs(x), np.float64))
-        y = np.asarray(y) if self.scaling.y is None else self.scaling.y.apply(np.asarray(y))
-        return (x, y, *rest)  # type: ignore[return-value]
 
     def training_data(self) -> tuple[PyTree, np.ndarray, np.ndarray | None]:
         """x, y and weights that it was fitted to, in the units that `predict` takes.
@@ -235,7 +234,7 @@ class Posterior:
             y = y if self.scaling.y is None else self.scaling.y.undo(np.asarray(y, np.float64))
         return x, y, None if data.weight is None else np.asarray(data.weight)
 
-    def diagnostics(self) -> Any:
+    def diagnostics(self) -> Diagnostics:
         """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
         return diagnose(self)
 
@@ -274,7 +273,8 @@ class Posterior:
         stored = fields["scaling"]
         scaling = None
         if stored is not None:
-            scaling = TableScaling(*(None if part is None else Scaling(**part) for part in stored))
+            x, y = stored
+            scaling = TableScaling(Scaling(**x), None if y is None else Scaling(**y))
         return cls(**fields | {"phases": phases, "scaling": scaling})
 
     def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
@@ -304,7 +304,14 @@ class Posterior:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
-def load(path: str | os.PathLike[str], network: Any = None) -> Posterior:
+def _scaled(data: Data, name: str, scaling: TableScaling) -> Data:
+    """Data in the units that the network takes."""
+    x, y, weight = check_data(data, name)
+    x = scaling.x.apply(np.asarray(x, np.float64))
+    return x, y if scaling.y is None else scaling.y.apply(y), weight
+
+
+def load(path: str | os.PathLike[str], network: Network | None = None) -> Posterior:
     """The posterior that `Posterior.save` wrote to a folder.
 
     It predicts, samples and summarizes itself as before, to the bit; what needs the training rows

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.distributed.mesh import Layout, gather_to_host
 from bayeslearn.errors import Shown, refuse
@@ -96,18 +97,18 @@ class Predictive(PredictiveBase):
 
     # The whole distribution
 
-    def align_y(self, y: Any) -> np.ndarray:
+    def align_y(self, y: ArrayLike) -> np.ndarray:
         """Observations checked and shaped as the predictions are."""
         y = self._check_y(y)
         return self._like_y(y) if self.kind == "regression" else y
 
     @double_precision
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
         return self._by_rows(mixture_log_prob, self._observed(y))
 
     @double_precision
-    def log_prob_by_draw(self, y: Any) -> np.ndarray:
+    def log_prob_by_draw(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row under each draw of the weights: (draws, rows)."""
         return self._by_rows(log_prob_terms, self._observed(y), per_row=self.num_samples).T
 
@@ -122,7 +123,7 @@ class Predictive(PredictiveBase):
         return [self._like_y(values[:, place]) for place in range(len(qs))]
 
     @double_precision
-    def cdfs(self, points: Sequence[Any]) -> list[np.ndarray]:
+    def cdfs(self, points: Sequence[ArrayLike]) -> list[np.ndarray]:
         """`cdf` at several y of each row, for which the network is evaluated once."""
         if self.kind != "regression":
             self.not_available("cdf", "regression")
@@ -145,18 +146,18 @@ class Predictive(PredictiveBase):
             )
             parts.append(np.asarray(gather_to_host(values))[:, :rows])
         values = np.concatenate(parts, axis=1)
-        return values[..., 0] if getattr(self._target.likelihood, "is_vector", False) else values
+        return values[..., 0] if self._target.likelihood.is_vector else values
 
     # How it is computed
 
-    def _check_y(self, y: Any) -> np.ndarray:
+    def _check_y(self, y: ArrayLike) -> np.ndarray:
         """Observations at the rows of x, in the form the likelihood takes."""
         y = self._target.likelihood.check(np.asarray(y))
         if len(y) != self.num_rows:
             refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
         return y
 
-    def _observed(self, y: Any) -> Array:
+    def _observed(self, y: ArrayLike) -> Array:
         return self._target.batch((self._x, self._check_y(y))).y
 
     @property
@@ -191,7 +192,7 @@ class Predictive(PredictiveBase):
         return jax.tree.map(lambda *p: np.concatenate(p), *parts)
 
     def _like_y(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if getattr(self._target.likelihood, "is_vector", False) else values
+        return values[:, 0] if self._target.likelihood.is_vector else values
 
 
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:

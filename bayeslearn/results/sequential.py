@@ -30,14 +30,16 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.conjugate import Conjugate
+from bayeslearn.algorithms.mile import MILE
 from bayeslearn.data.rows import Batch, Data, check_data
 from bayeslearn.errors import ArgumentError, Shown, refuse
-from bayeslearn.families import Draws, FullGaussian, Point
+from bayeslearn.families import Draws, FullGaussian, Mixture, Point
 from bayeslearn.families.base import Gaussian
 from bayeslearn.families.student import ConjugateFamily, ConjugatePrior
 from bayeslearn.inference.arguments import check_algorithm
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.run import RunResult, infer
+from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.correlated import LowRankPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.target import Target, check_like_training
@@ -81,11 +83,18 @@ def update(
             "have uncertainty, to be the prior of new data",
             "Fit with bl.Laplace() or bl.VOGN() instead.",
         )
+    if isinstance(family, Mixture):
+        refuse(
+            "posterior",
+            Shown(f"{family.num_members} members by {posterior.algorithm.name}"),
+            "be of one run, to be the prior of new data",
+            "Fit again on all rows.",
+        )
     batch = _rows(target, new_data, "new_data")
     options = {"seed": seed, **fit_options}
     if isinstance(family, Draws):
         old = None if history is None else _rows(target, history, "history")
-        return _update_draws(posterior, batch, algorithm, old, options)
+        return _update_draws(posterior, family, batch, algorithm, old, options)
     if history is not None:
         shown = Shown("old data")
         refuse("history", shown, f"be left out: {posterior.algorithm.name} left no draws")
@@ -110,7 +119,7 @@ def _taught(posterior: Posterior) -> Target:
     return dataclasses.replace(target, likelihood=likelihood)
 
 
-def _renewed(target: Target, prior: Any, data: Batch, start: PyTree) -> Target:
+def _renewed(target: Target, prior: BoundPrior | None, data: Batch, start: PyTree) -> Target:
     """The density of the parameters given `data` and a prior that knows the rest."""
     return dataclasses.replace(
         target,
@@ -122,13 +131,13 @@ def _renewed(target: Target, prior: Any, data: Batch, start: PyTree) -> Target:
 
 
 def _rerun(
-    target: Target, algorithm: Algorithm, start: Any, options: dict[str, Any], note: str
+    target: Target, algorithm: Algorithm, start: PyTree, options: dict[str, Any], note: str
 ) -> RunResult:
     found = infer(Request(target, algorithm, None, **{"init": start, **options}))
     return found._replace(notes=(note, *found.notes))
 
 
-def _as_prior(posterior: Posterior, algorithm: Algorithm) -> tuple[Any, str]:
+def _as_prior(posterior: Posterior, algorithm: Algorithm) -> tuple[BoundPrior, str]:
     family, before = posterior.family, posterior.algorithm.name
     if isinstance(algorithm, Conjugate) and "log_noise_scale" in family.mean["likelihood"]:
         if isinstance(family, ConjugateFamily):
@@ -156,6 +165,7 @@ def _moments(posterior: Posterior) -> GaussianPrior:
     """
     family = posterior.family
     variance = jax.tree.map(jnp.square, tree.double(family.std))
+    assert posterior.target.prior is not None
     _, prec = posterior.target.prior.broadcast(tree.double(family.mean))
     prec = jax.tree.map(lambda v, p: jnp.where(v > 0, 1.0 / v, p), variance, prec)
     return GaussianPrior(family.mean, prec)
@@ -163,15 +173,17 @@ def _moments(posterior: Posterior) -> GaussianPrior:
 
 def _update_draws(
     posterior: Posterior,
+    draws: Draws,
     batch: Batch,
     algorithm: Algorithm,
     history: Batch | None,
     options: dict[str, Any],
 ) -> RunResult | dict[str, Any]:
-    target, draws = posterior.target, posterior.family
+    target = posterior.target
     assert target.data is not None
     k_hat = np.inf
-    if algorithm.capabilities.is_sampler:
+    is_sampler = algorithm.capabilities.is_sampler or isinstance(algorithm, MILE)
+    if is_sampler:
         weighed, k_hat, effective = reweighed(draws, target, batch, options["seed"])
         if k_hat < MAX_KHAT:
             note = (
@@ -193,36 +205,37 @@ def _update_draws(
                 "compile_time": 0.0,
                 "phases": (),
             }
-    why = (
-        f"Pareto k-hat was {k_hat:.2f}"
-        if algorithm.capabilities.is_sampler
-        else "It is not a sampler"
-    )
+    why = f"Pareto k-hat was {k_hat:.2f}" if is_sampler else "It is not a sampler"
+    if isinstance(algorithm, MILE):
+        refuse(
+            "new_data",
+            Shown(f"rows that the draws cannot be reweighted for (Pareto k-hat {k_hat:.2f})"),
+            "tell little beside the old rows, for chains from independent starts",
+            "Fit again on all rows.",
+        )
     taught = _taught(posterior)
     if target.likelihood.is_marginal:  # drawn beside the parameters, and not one of them
         draws = Draws({**draws.draws, "likelihood": target.likelihood.init()})
-        target = dataclasses.replace(
-            target, likelihood=dataclasses.replace(target.likelihood, role="train")
-        )
+        target = dataclasses.replace(target, likelihood=target.likelihood.conditional())
     if history is not None:
-        seen, found = float(target.num_data), float(jnp.sum(weights_of(history)))
-        if not np.isclose(found, seen):
+        seen, num_rows = float(target.num_data), float(jnp.sum(weights_of(history)))
+        if not np.isclose(num_rows, seen):
             refuse(
                 "history",
-                Shown(f"{found:g} rows"),
-                f"hold the {seen:g} rows that this posterior's likelihood speaks of",
+                Shown(f"{num_rows:g} rows"),
+                f"be the {seen:g} rows of this posterior's likelihood",
                 "Rows before them are in its prior, if it was itself made by an update.",
             )
         last = jax.tree.map(lambda w: w[-1], draws.flat())
         everything = _renewed(target, target.prior, _joined(history, batch), last)
         return _rerun(everything, algorithm, last, options, f"{why}: rerun on all data.")
-    found: Any = gaussian_of(draws)
-    prior, start, kind = found, draws.mean, "diagonal-plus-low-rank"
-    if isinstance(found, FullGaussian):
-        prior, start, kind = found.to_prior(), found, "full"
+    gaussian = gaussian_of(draws)
+    is_full = isinstance(gaussian, FullGaussian)
+    kind = "full" if is_full else "diagonal-plus-low-rank"
     note = f"{why}: rerun with a {kind} Gaussian of the old draws as the prior."
+    prior = gaussian.to_prior() if isinstance(gaussian, FullGaussian) else gaussian
     new = _renewed(taught, prior, batch, draws.mean)
-    return _rerun(new, algorithm, start, options, note)
+    return _rerun(new, algorithm, gaussian if is_full else draws.mean, options, note)
 
 
 def _joined(first: Batch, second: Batch) -> Batch:
@@ -232,6 +245,7 @@ def _joined(first: Batch, second: Batch) -> Batch:
 
 
 def weights_of(rows: Batch) -> Array:
+    """The weight of each row; 1 by default."""
     return jnp.ones(len(rows.y), jnp.float64) if rows.weight is None else rows.weight
 
 

@@ -104,6 +104,7 @@ def _moments_of(
 
 
 def mixture_moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    """Predictive mean, epistemic and aleatoric variance of each row."""
     mean, epistemic, aleatoric = _moments_of(
         target, draws, x, target.likelihood.variance, jnp.square, at_once
     )
@@ -111,6 +112,8 @@ def mixture_moments(target: Target, draws: PyTree, x: PyTree, at_once: int) -> d
 
 
 def mixture_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    """Covariance of the columns of a new observation, row by row."""
+
     def square(v: Array) -> Array:
         return v[..., :, None] * v[..., None, :]
 
@@ -121,6 +124,8 @@ def mixture_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -
 
 
 def class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dict[str, Array]:
+    """Mean class probabilities, mutual information and mean entropy of each row."""
+
     def function(params: PyTree) -> tuple[Array, Array]:
         (probs,) = _of_rows(target, x, target.likelihood.probs)(params)
         return probs, _entropy(probs)
@@ -141,6 +146,7 @@ def _entropy(probs: Array) -> Array:
 
 
 def class_covariance(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    """Covariance of the class indicators of a new observation, row by row."""
     mean = class_summary(target, draws, x, at_once)["probs"]
     return jax.vmap(jnp.diag)(mean) - jnp.einsum("ri,rj->rij", mean, mean)
 
@@ -157,10 +163,12 @@ def _log_term(target: Target, x: PyTree, y: Array) -> Callable[[PyTree], Array]:
 
 
 def log_prob_terms(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    """log p(y) by row and draw: (rows, draws)."""
     return _stack(_log_term(target, x, y), draws, at_once).T
 
 
 def mixture_log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once: int) -> Array:
+    """log p(y) of each row, averaged over draws inside the logarithm."""
     function = _log_term(target, x, y)
     zeros = _zeros(function, draws)
 
@@ -191,6 +199,7 @@ def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
 
 
 def mixture_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    """The mixture's distribution function at points (rows, points, ...)."""
     outputs = _outputs(target, draws, x, at_once)
     values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
@@ -235,11 +244,13 @@ def _row_samples(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Arra
 
 
 def sampled_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
+    """Quantiles of SAMPLES simulated observations of each row."""
     samples = _row_samples(target, draws, x, at_once)
     return jnp.moveaxis(jnp.quantile(samples, qs, axis=0, method="nearest"), 0, 1)
 
 
 def sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
+    """Fraction of SAMPLES simulated observations at or below each point."""
     samples = _row_samples(target, draws, x, at_once)
     values = jax.lax.map(lambda y: jnp.mean(samples <= y, axis=0), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)

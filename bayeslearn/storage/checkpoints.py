@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,43 +33,17 @@ import numpy as np
 from bayeslearn.data.streams import Position
 from bayeslearn.distributed.processes import any_process, is_first
 from bayeslearn.duration import parse_duration
-from bayeslearn.errors import (
-    CheckpointWarning,
-    StorageError,
-    check_whole,
-    refuse,
-)
+from bayeslearn.errors import CheckpointWarning, StorageError, check_whole, refuse
 from bayeslearn.storage import codec, folders
 from bayeslearn.storage.fingerprints import check_same, versions
 from bayeslearn.storage.legacy import upgrade_request
-from bayeslearn.storage.records import Record
+from bayeslearn.storage.records import Record, RunState
 from bayeslearn.storage.run_folder import CHECKPOINT as NUMBERED
 from bayeslearn.storage.run_folder import FIT, Ref, RunFolder, SavedCheckpoint, refuse_folder
 from bayeslearn.storage.signals import SignalListener
 
 EVERY, KEEP = "1m", 2
 REQUEST = {"model", "algorithm", "options", "init", "has_callback"}
-
-
-class RunState(Protocol):
-    """What a loop gives to be saved."""
-
-    @property
-    def now(self) -> int:
-        """Steps so far."""
-        ...
-
-    def record(self) -> Record:
-        """The state of the loop."""
-        ...
-
-    def segment(self) -> dict[str, np.ndarray]:
-        """Trace and draws since the last checkpoint."""
-        ...
-
-    def mark_saved(self) -> None:
-        """The segment is on disk."""
-        ...
 
 
 class Checkpointer(SignalListener):
@@ -211,13 +185,6 @@ class Checkpointer(SignalListener):
 
     def enter(self, request: dict[str, Any], fingerprints: dict[str, Any]) -> None:
         """Write the request down; or, if that was done, refuse one that is not the same."""
-        try:
-            self._enter(request, fingerprints)
-        except BaseException:
-            self.files.unlock()
-            raise
-
-    def _enter(self, request: dict[str, Any], fingerprints: dict[str, Any]) -> None:
         arrays, node = codec.pack(request, lenient=True)
         if self._first is not None:
             first_arrays, first_node = codec.pack(self.request, lenient=True)
@@ -368,14 +335,9 @@ class Checkpointer(SignalListener):
         self._sweep()
         return True
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Around a run: signals wait for the next checkpoint, and the folder is locked."""
-        try:
-            with self.listening():
-                yield
-        finally:
-            self.files.unlock()
+    def close(self) -> None:
+        """Let others use the folder."""
+        self.files.unlock()
 
     def resume_hint(self) -> str:
         """How to go on after an interruption."""

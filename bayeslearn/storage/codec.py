@@ -38,6 +38,7 @@ class Encoder:
         self.keeps_weak = keeps_weak
 
     def encode(self, value: Any, path: str, lenient: bool = False) -> Any:
+        """A value as JSON; its arrays go to `arrays` under names that begin with `path`."""
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -98,6 +99,7 @@ class Decoder:
         self.like: PyTree = None  # a network's parameters, or their shapes
 
     def decode(self, node: Any) -> Any:
+        """The value that a node describes."""
         if not isinstance(node, dict):
             if isinstance(node, list):
                 raise StorageError("a list stands where a value should")
@@ -185,6 +187,7 @@ def structure_of(params: PyTree) -> Any:
 
 
 def network_leaf_names(params: PyTree) -> list[str]:
+    """Names of the leaves, None included."""
     return tree.leaf_names(jax.tree.map(lambda _: 0, params, is_leaf=_is_none))
 
 

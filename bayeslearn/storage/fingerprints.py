@@ -52,6 +52,7 @@ def _is_data(leaf: Any) -> bool:
 
 
 def array_entry(leaf: Any) -> dict[str, Any]:
+    """Shape, dtype and SHA-256 of an array or a number."""
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.ascontiguousarray(leaf)
@@ -64,11 +65,16 @@ def array_entry(leaf: Any) -> dict[str, Any]:
 
 
 def _in_order(node: Any) -> Any:
-    """A stored value with its mappings sorted by name, so that their order does not matter."""
+    """A stored value with its mappings sorted by name, so that their order does not matter.
+
+    Of what could not be stored only the type is compared: its path may have had another name.
+    """
     if isinstance(node, list):
         return [_in_order(part) for part in node]
     if not isinstance(node, dict):
         return node
+    if "not_saved" in node:
+        return {"not_saved": str(node["not_saved"]).rpartition("`, ")[2]}
     if isinstance(node.get("dict"), list):
         return {
             "dict": sorted(([k, _in_order(v)] for k, v in node["dict"]), key=lambda p: str(p[0]))
@@ -83,6 +89,7 @@ def check_same(
     arrays: dict[str, np.ndarray],
     fingerprints: dict[str, Any],
 ) -> None:
+    """Refuse to resume a run with another request, model or data."""
     before, now = dict(first["asked"]["dict"]), dict(node["dict"])
     for part in now:
         if part == "has_callback":  # one may go on without

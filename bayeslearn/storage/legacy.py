@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from typing import Any
 
-# Fields of stored classes, by tag.
-FIELDS = {"model.Target": {"held": "frozen", "held_prior": "frozen_prior"}}
+# Fields of stored classes, by tag, and names of phases: as they are in old files, and now.
+_NAMES = json.loads(files(__package__).joinpath("legacy.json").read_text(encoding="utf-8"))
+FIELDS: dict[str, dict[str, str]] = _NAMES["fields"]
+PHASES: dict[str, str] = _NAMES["phases"]
 # Options of a request that the first runs lack.
 NEW_OPTIONS = {"starts": 1, "num_epochs": None, "warm_start": "auto", "merge_rows": False}
-# Names of phases.
-PHASES = {
-    "place": "candidate",
-    "stirred": "perturbed",
-    "settled": "converged",
-    "points": "frozen leaves",
-}
 
 
 def upgrade_fields(tag: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -64,10 +64,12 @@ def _modules(name: str) -> list[types.ModuleType]:
 
 
 def is_named_tuple(cls: type) -> bool:
+    """Whether a class is a NamedTuple."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def field_names(cls: Any) -> list[str]:
+    """Names of the fields of a NamedTuple or a dataclass."""
     return list(cls._fields) if is_named_tuple(cls) else [f.name for f in dataclasses.fields(cls)]
 
 

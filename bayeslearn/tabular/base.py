@@ -13,7 +13,7 @@ import dataclasses
 import numbers
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -22,10 +22,11 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.data.rows import Rows, merge_rows
 from bayeslearn.data.scaling import Scaling, TableScaling
+from bayeslearn.duration import seconds_of
 from bayeslearn.errors import ArgumentError, Shown, check_positive, check_whole, refuse
 from bayeslearn.families.base import ClosedForm
 from bayeslearn.inference.api import fit
-from bayeslearn.inference.arguments import check_algorithm
+from bayeslearn.inference.arguments import check_algorithm, is_auto
 from bayeslearn.inference.options import Checkpoint, Devices, FitEvent, FitOptions
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.model import Model
@@ -35,7 +36,16 @@ from bayeslearn.models.protocols import Network
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
+from bayeslearn.tabular.candidates import (
+    PRIOR_SCALES,
+    Candidate,
+    Noise,
+    network_sizes,
+    num_weights,
+)
+from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.notebook import summary_html
+from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
     BaseEstimator,
     check_is_fitted,
@@ -45,26 +55,40 @@ from bayeslearn.tabular.sklearn_parts import (
 )
 
 # What `fit` leaves beside the posterior.
-LEARNED = ("n_features_in_", "feature_names_in_", "classes_")
+LEARNED = (
+    *("n_features_in_", "feature_names_in_", "classes_"),
+    *("chosen_", "candidates_", "baseline_"),
+)
 PARAMETERS = """
     Parameters:
-        hidden: sizes of the hidden layers; () is a linear model.
+        hidden: sizes of the hidden layers; () is a linear model. "auto": chosen with
+            method="auto", by the number of rows for MILE and ensembles, else (50,).
         activation: a name from `jax.nn` ("tanh", "relu", ...) or a function.
-        method: how the posterior is inferred: a name from `bl.ALGORITHMS` or an algorithm.
+        method: how the posterior is inferred: a name from `bl.ALGORITHMS` or an algorithm. "auto":
+            MILE, an ensemble or the plain network, whichever predicts out-of-fold rows best.
         prior_scale: prior standard deviation of the weights, divided by the square root of a
-            layer's inputs.
+            layer's inputs. "auto": chosen with method="auto", 3 for MILE and ensembles, else
+            {prior_scale:g}.
         num_steps, batch_size, starts, progress: see `bl.fit`. Samplers carry their own counts.
         validation_fraction: fraction of the rows held out, whose log-likelihood decides when to
             stop.
         num_samples: draws of the weights in a prediction.
         random_state: a whole number, a NumPy `RandomState`, or None for another result each time.
         network: a network in place of `hidden` and `activation`; see `bl.Model`.
+        budget: about how long a fit with method="auto" may take, such as "1m", or seconds; None:
+            a fixed amount of work, so that the result does not depend on the machine's speed.
 """
 ATTRIBUTES = """
     Attributes:
         posterior_: the `bl.Posterior`; it predicts in the units of the data, as the estimator does.
         trace_: its trace.
         scaling_: mean and scale of the columns of x.
+        chosen_: the settings of the fit as a dict: those chosen, and those given.
+        candidates_: with method="auto", settings that were tried, as a list of dicts: out-of-fold
+            log-likelihood of a plain network ("map"), of an "ensemble" and of "mile", in units of
+            the scaled y, and seconds.
+        baseline_: with method="auto", scores on out-of-fold rows of the plain network and the
+            other methods with the chosen settings.
 """
 Callback = Callable[[FitEvent], object]
 
@@ -93,11 +117,16 @@ class BayesianNN(BaseEstimator):
     """Base of regressor and classifier (abstract)."""
 
     posterior_: Posterior
+    chosen_: dict[str, JSON]
+    candidates_: list[dict[str, JSON]]
+    baseline_: dict[str, dict[str, float]]
+    default_prior_scale: ClassVar[float]
 
     hidden: Any
     activation: Any
     method: Any
-    prior_scale: float
+    prior_scale: float | str
+    budget: float | str | None
     num_steps: int | str
     batch_size: int | str
     validation_fraction: float | None
@@ -115,9 +144,13 @@ class BayesianNN(BaseEstimator):
         """X and y checked, y as numbers: (rows,) or (rows, columns)."""
         raise NotImplementedError
 
-    def _likelihood(self, rows: Rows, scaling: Scaling | None) -> Likelihood:
+    def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         """The likelihood of y, scaled."""
         raise NotImplementedError
+
+    def _noises(self) -> tuple[Noise, ...]:
+        """What `noise` allows: the first is the default of other methods than "auto"."""
+        return (None,)
 
     def _scaling_of_y(self, rows: Rows) -> Scaling | None:
         """How y is scaled; None: not at all."""
@@ -141,11 +174,18 @@ class BayesianNN(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
-        network = MLP(self.hidden, self.activation) if self.network is None else self.network
-        prior = Normal.fan_in(float(self.prior_scale))
-        model = Model(network, self._likelihood(rows, scaling.y), prior)
+        notes: tuple[str, ...] = ()
+        if method is None:
+            scaled = Rows(*_scaled(rows, scaling))
+            selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
+            self.candidates_, self.baseline_ = selection.candidates, selection.scores
+            candidate, method = selection.candidate, selection.method.algorithm()
+            notes = (selection.note,)
+        else:
+            candidate = Candidate(self._sizes(len(rows.y))[0], self._scales()[0], self._noises()[0])
+        self.chosen_ = candidate._asdict() | {"method": method.name}
         posterior = fit(
-            model,
+            self._model(candidate, scaling.y),
             method,
             _scaled(rows, scaling),
             seed=seed,
@@ -159,13 +199,67 @@ class BayesianNN(BaseEstimator):
         if self.network is None:
             # So that a row's prediction does not depend on the rows beside it.
             posterior = posterior.in_double_precision()
-        self.posterior_ = dataclasses.replace(posterior, scaling=scaling)
+        notes = (*notes, *posterior.notes)
+        self.posterior_ = dataclasses.replace(posterior, scaling=scaling, notes=notes)
         return self
+
+    def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
+        network = self.network
+        if network is None:
+            network = MLP(candidate.hidden, self.activation)
+        likelihood = self._likelihood(candidate.noise, scaling)
+        return Model(network, likelihood, Normal.fan_in(candidate.prior_scale))
+
+    def _is_composite(self) -> bool:
+        """Whether the method is "auto", or one that it chooses from."""
+        method = self.check_parameters()
+        return method is None or method.capabilities.is_composite
+
+    def _sizes(self, num_rows: int) -> tuple[Any, ...]:
+        """Hidden layers to try; the first is the default of other methods than "auto"."""
+        if not is_auto(self.hidden):
+            return (self.hidden,)
+        return network_sizes(num_rows) if self._is_composite() else ((50,),)
+
+    def _scales(self) -> tuple[float, ...]:
+        """Prior scales to try; the first is the default of other methods than "auto"."""
+        if not is_auto(self.prior_scale):
+            return (float(self.prior_scale),)
+        return PRIOR_SCALES if self._is_composite() else (self.default_prior_scale,)
+
+    def _select(
+        self,
+        rows: Rows,
+        scaling: Scaling | None,
+        seed: int,
+        callback: Callback | None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None,
+    ) -> Selection:
+        """Choose settings by out-of-fold rows; a resumed run has them in its folder."""
+        number, columns = len(rows.y), rows.x.shape[1]
+
+        def work(candidate: Candidate) -> float:
+            outputs = self._likelihood(candidate.noise, scaling).bind(rows.y)[0].num_outputs
+            return float(number) * num_weights(candidate.hidden, columns, outputs)
+
+        problem = Problem(
+            rows,
+            scaling is None,
+            ((),) if self.network is not None else self._sizes(number),
+            self._scales(),
+            self._noises(),
+            lambda candidate: self._model(candidate, scaling),
+            work,
+            None if scaling is None else np.asarray(scaling.scale),
+            seed,
+        )
+        budget = None if self.budget is None else seconds_of("budget", self.budget)
+        return stored_or(checkpoint, lambda: select(problem, budget, callback))
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight, classes=classes)
-        method = self.check_parameters()
+        method = self.check_parameters() or self.posterior_.algorithm
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
         rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
@@ -179,10 +273,15 @@ class BayesianNN(BaseEstimator):
         )
         return self
 
-    def check_parameters(self) -> Algorithm:
-        """Refuse settings that make no sense; the algorithm that `method` names."""
-        method = check_algorithm(self.method, "method")
-        check_positive("prior_scale", self.prior_scale)
+    def check_parameters(self) -> Algorithm | None:
+        """Refuse settings that make no sense; the algorithm of `method`, None for "auto"."""
+        method = None if is_auto(self.method) else check_algorithm(self.method, "method")
+        if not is_auto(self.prior_scale):
+            check_positive("prior_scale", self.prior_scale, alternatives='"auto"')
+        if self.budget is not None:
+            if method is not None:
+                refuse("budget", self.budget, 'be None with a method other than "auto"')
+            seconds_of("budget", self.budget)
         check_whole("num_samples", self.num_samples, least=1)
         fraction = self.validation_fraction
         if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from bayeslearn.data.rows import Rows
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.inference.options import Checkpoint, Devices
@@ -21,6 +20,7 @@ from bayeslearn.tabular.base import (
     Uncertainty,
     can_update,
 )
+from bayeslearn.tabular.candidates import Noise
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,
     available_if,
@@ -36,19 +36,21 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
 
     classifier = bl.BayesianNNClassifier(random_state=0).fit(X, labels)
     probabilities = classifier.predict_proba(X_new)
-{PARAMETERS}{ATTRIBUTES}
+{PARAMETERS.format(prior_scale=3.0)}{ATTRIBUTES}
         classes_: the labels, in the order of `predict_proba`'s columns.
 
     The prior is wider than for regression: log-odds of a confident prediction are several units,
     where a scaled y is about one.
     """
 
+    default_prior_scale: ClassVar[float] = 3.0
+
     def __init__(
         self,
-        hidden: Any = (50,),
+        hidden: Any = "auto",
         activation: Any = "tanh",
-        method: Any = "bayes-by-backprop",
-        prior_scale: float = 3.0,
+        method: Any = "auto",
+        prior_scale: float | str = "auto",
         num_steps: int | str = "auto",
         batch_size: int | str = "auto",
         validation_fraction: float | None = None,
@@ -57,6 +59,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         random_state: Any = None,
         progress: bool | None = False,
         network: Any = None,
+        budget: float | str | None = None,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -70,6 +73,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         self.random_state = random_state
         self.progress = progress
         self.network = network
+        self.budget = budget
 
     def fit(
         self,
@@ -155,7 +159,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
             refuse("y", Shown(f"the label {unknown[0]!r}"), must)
         return X, np.searchsorted(self.classes_, y)
 
-    def _likelihood(self, rows: Rows, scaling: Scaling | None) -> Likelihood:
+    def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         if len(self.classes_) == 2:
             return Bernoulli()
         return Categorical(len(self.classes_))

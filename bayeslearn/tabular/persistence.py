@@ -10,6 +10,7 @@ import numpy as np
 
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.errors import StorageError
+from bayeslearn.models.likelihoods.base import ColumnLikelihood
 from bayeslearn.models.protocols import Network
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
@@ -41,7 +42,7 @@ def load(path: str | os.PathLike[str], network: Network | None = None) -> Bayesi
         for name, value in learned.items():
             if name not in LEARNED:
                 raise StorageError(f"it holds {name!r}, which no estimator has")
-            if isinstance(value, list):
+            if isinstance(value, list) and name in ("feature_names_in_", "classes_"):
                 value = np.array(value[1], dtype=value[0])
             setattr(estimator, name, value)
         estimator.posterior_ = posterior
@@ -65,9 +66,10 @@ def _from_version_1(posterior: Posterior, learned: dict[str, Any]) -> Posterior:
     y = learned.pop("y_scaling_", None)
     y = None if y is None else Scaling(**y)
     target = posterior.target
-    if learned.pop("_is_vector", False) and y is not None:
+    is_vector, likelihood = learned.pop("_is_vector", False), target.likelihood
+    if is_vector and y is not None and isinstance(likelihood, ColumnLikelihood):
         y = Scaling(y.mean[0], y.scale[0])
-        likelihood = dataclasses.replace(target.likelihood, is_vector=True)
+        likelihood = dataclasses.replace(likelihood, is_vector=True)
         target = dataclasses.replace(target, likelihood=likelihood)
     posterior = dataclasses.replace(posterior, target=target, scaling=TableScaling(x, y))
     return posterior.in_double_precision()

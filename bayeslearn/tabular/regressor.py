@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bayeslearn.data.rows import Rows
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import Shown, check_positive, refuse
+from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from bayeslearn.models.likelihoods.student import StudentT
 from bayeslearn.tabular.base import (
     ATTRIBUTES,
     PARAMETERS,
@@ -21,7 +23,15 @@ from bayeslearn.tabular.base import (
     Uncertainty,
     can_update,
 )
+from bayeslearn.tabular.candidates import NOISES, Noise
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if, validate_data
+
+MIN_NOISE = 1e-3  # relative to the standard deviation of y, where it depends on x
+LIKELIHOODS: dict[str, Likelihood] = {
+    "learned": Gaussian(),
+    "heteroscedastic": HeteroscedasticGaussian(MIN_NOISE),
+    "student-t": StudentT(MIN_NOISE),
+}
 
 
 class BayesianNNRegressor(RegressorMixin, BayesianNN):
@@ -30,20 +40,23 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     regressor = bl.BayesianNNRegressor(random_state=0).fit(X, y)
     mean, std = regressor.predict(X_new, return_std=True)
     lower, upper = regressor.predict_interval(X_new, level=0.9)
-{PARAMETERS}
+{PARAMETERS.format(prior_scale=1.0)}
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
-            or "heteroscedastic" (it depends on x).
+            "heteroscedastic" (it depends on x), or "student-t" (it depends on x, with heavy tails).
+            "auto": chosen with method="auto", "student-t" for MILE and ensembles, else "learned".
 {ATTRIBUTES}
         y_scaling_: mean and scale of the columns of y.
     """
 
+    default_prior_scale: ClassVar[float] = 1.0
+
     def __init__(
         self,
-        hidden: Any = (50,),
+        hidden: Any = "auto",
         activation: Any = "tanh",
-        method: Any = "bayes-by-backprop",
-        prior_scale: float = 1.0,
-        noise: Any = "learned",
+        method: Any = "auto",
+        prior_scale: float | str = "auto",
+        noise: Any = "auto",
         num_steps: int | str = "auto",
         batch_size: int | str = "auto",
         validation_fraction: float | None = None,
@@ -52,6 +65,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         random_state: Any = None,
         progress: bool | None = False,
         network: Any = None,
+        budget: float | str | None = None,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -66,6 +80,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         self.random_state = random_state
         self.progress = progress
         self.network = network
+        self.budget = budget
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -142,11 +157,15 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     def _scaling_of_y(self, rows: Rows) -> Scaling:
         return Scaling.of(rows.y, rows.weight)
 
-    def _likelihood(self, rows: Rows, scaling: Scaling | None) -> Likelihood:
+    def _noises(self) -> tuple[Noise, ...]:
+        if not is_auto(self.noise):
+            return (self.noise,)
+        return NOISES if self._is_composite() else ("learned",)
+
+    def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         assert scaling is not None
-        if isinstance(self.noise, str) and self.noise == "learned":
-            return Gaussian()
-        if isinstance(self.noise, str) and self.noise == "heteroscedastic":
-            return HeteroscedasticGaussian()
-        check_positive("noise", self.noise, alternatives='"learned" or "heteroscedastic"')
-        return Gaussian(noise_scale=self.noise / scaling.scale)
+        if isinstance(noise, str) and noise in LIKELIHOODS:
+            return LIKELIHOODS[noise]
+        names = ", ".join(f'"{name}"' for name in ("auto", *LIKELIHOODS))
+        check_positive("noise", noise, alternatives=names)
+        return Gaussian(noise_scale=noise / scaling.scale)

@@ -40,19 +40,19 @@ def network_log_joint(x, y):
     return log_joint, jax.tree.map(jnp.asarray, start)
 
 
-def hmc(turns, draws: int, chains: int = 1, target: str = "own", spread: str = "vmap") -> None:
+def hmc(turns, draws: int, chains: int = 1, target: str = "own", parallel: str = "vmap") -> None:
     """`target`: a log-joint written in JAX, or "ours" at float64 positions in one vector."""
     if target == "ours":
         with jax.enable_x64(True):
             ours, params = make_target()
             unravel = tree.unraveler(tree.double(params))
             start = tree.ravel(tree.double(params))
-            _hmc(turns, draws, chains, spread, lambda v: ours.log_joint(unravel(v)), start)
+            _hmc(turns, draws, chains, parallel, lambda v: ours.log_joint(unravel(v)), start)
     else:
-        _hmc(turns, draws, chains, spread, *network_log_joint(*problems.regression_rows()))
+        _hmc(turns, draws, chains, parallel, *network_log_joint(*problems.regression_rows()))
 
 
-def _hmc(turns, draws: int, chains: int, spread: str, log_joint, start) -> None:
+def _hmc(turns, draws: int, chains: int, parallel: str, log_joint, start) -> None:
     num_weights = sum(leaf.size for leaf in jax.tree.leaves(start))
     dtype = jax.tree.leaves(start)[0].dtype
     kernel = blackjax.hmc(
@@ -69,18 +69,18 @@ def _hmc(turns, draws: int, chains: int, spread: str, log_joint, start) -> None:
     state, key = kernel.init(start), jax.random.key(problems.SEED)
     if chains > 1:
         state = jax.tree.map(lambda leaf: jnp.stack([leaf] * chains), state)
-        run = jax.pmap(run) if spread == "pmap" else jax.jit(jax.vmap(run))
+        run = jax.pmap(run) if parallel == "pmap" else jax.jit(jax.vmap(run))
     else:
         run = jax.jit(run)
-    told, count = {}, 0
+    count = 0
     while True:
         now = jax.random.fold_in(key, count)
         keys = jax.random.split(now, chains) if chains > 1 else now
         state, (positions, acceptance) = jax.block_until_ready(run(state, keys))
         jax.tree.map(np.asarray, positions)
-        told = {"acceptance": float(jnp.mean(acceptance))}
         count += 1
-        if not turns.wait(chains * draws * problems.LEAPFROG, **told):
+        rate = float(jnp.mean(acceptance))
+        if not turns.wait(chains * draws * problems.LEAPFROG, acceptance=rate):
             return
 
 

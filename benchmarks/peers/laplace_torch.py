@@ -33,8 +33,8 @@ def fit(turns, covariance: str, weights: str) -> None:
         found.fit(loader)
         # Up to here a full posterior is a precision; a covariance is what it is used for.
         if covariance == "full":
-            spread = found.posterior_covariance
+            cov = found.posterior_covariance
         else:
-            spread = found.posterior_variance
-        if not turns.wait(trace=float(spread.trace() if covariance == "full" else spread.sum())):
+            cov = found.posterior_variance
+        if not turns.wait(trace=float(cov.trace() if covariance == "full" else cov.sum())):
             return

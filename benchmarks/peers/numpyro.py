@@ -48,7 +48,7 @@ def classifier(x, y, num_data):
         numpyro.sample("y", dist.Categorical(logits=x), obs=y)
 
 
-def chains_of(make, rows: tuple, chains: int, warmup: int, spread: str):
+def chains_of(make, rows: tuple, chains: int, warmup: int, parallel: str):
     """First states of all chains, and run(states, count): what NumPyro's MCMC does around a kernel.
 
     `MCMC.run` compiles anew for every seed, which would hide the sampler behind the compiler.
@@ -56,7 +56,7 @@ def chains_of(make, rows: tuple, chains: int, warmup: int, spread: str):
     keys = jax.random.split(jax.random.key(problems.SEED), chains)
     kernel = make()
     first = kernel.init(keys, warmup, None, rows, {})
-    if spread == "pmap":  # a single chain's kernel, on a device of its own
+    if parallel == "pmap":  # a single chain's kernel, on a device of its own
         kernel = make()
         kernel.init(keys[0], warmup, None, rows, {})
 
@@ -67,12 +67,12 @@ def chains_of(make, rows: tuple, chains: int, warmup: int, spread: str):
 
         return jax.lax.scan(one, states, length=count)
 
-    if spread == "pmap":
+    if parallel == "pmap":
         return first, jax.pmap(run, static_broadcasted_argnums=1)
     return first, jax.jit(run, static_argnums=1)
 
 
-def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
+def hmc(turns, draws: int, chains: int = 1, parallel: str = "vmap") -> None:
     def kernel():
         return HMC(
             network,
@@ -84,7 +84,7 @@ def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
         )
 
     rows = tuple(map(jnp.asarray, problems.regression_rows()))
-    states, run = chains_of(kernel, rows, chains, 0, spread)
+    states, run = chains_of(kernel, rows, chains, 0, parallel)
     while True:
         states, (positions, taken, acceptance) = run(states, draws)
         jax.tree.map(np.asarray, positions)
@@ -92,9 +92,9 @@ def hmc(turns, draws: int, chains: int = 1, spread: str = "vmap") -> None:
             return
 
 
-def nuts(turns, data: str, warmup: int, samples: int, chains: int, spread: str) -> None:
+def nuts(turns, data: str, warmup: int, samples: int, chains: int, parallel: str) -> None:
     rows = tuple(map(jnp.asarray, problems.labour_rows(data)))
-    first, run_chains = chains_of(lambda: NUTS(labour), rows, chains, warmup, spread)
+    first, run_chains = chains_of(lambda: NUTS(labour), rows, chains, warmup, parallel)
 
     def run(seed: int) -> dict:
         keys = jax.random.split(jax.random.key(seed), chains)
@@ -104,7 +104,7 @@ def nuts(turns, data: str, warmup: int, samples: int, chains: int, spread: str) 
         _, (positions, taken, _) = run_chains(states, samples)
         draws = np.asarray(positions["w"])
         turns.end()
-        if spread != "pmap":  # (draws, chains, weights)
+        if parallel != "pmap":  # (draws, chains, weights)
             draws = np.swapaxes(draws, 0, 1)
         return {"ess": smallest_ess(draws), "gradients": float(jnp.sum(taken))}
 

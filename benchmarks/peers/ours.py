@@ -1,4 +1,4 @@
-"""bayeslearn, and the floors it is held against."""
+"""bayeslearn, and the floors it is compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peers import problems
 import bayeslearn as bl
 from bayeslearn import tree
 from bayeslearn.families import DiagonalGaussian
-from bayeslearn.inference import fitting
+from bayeslearn.inference import kernels
 
 PACKAGES = ("bayeslearn", "jax", "jaxlib", "numpy")
 METHODS = {
@@ -62,10 +62,10 @@ def hmc(turns, draws: int, chains: int = 1) -> None:
     )
     units = chains * draws * problems.LEAPFROG
 
-    def between_chunks(told) -> bool:
-        if told.algorithm != "hmc" or told.step % draws:
+    def between_chunks(event) -> bool:
+        if event.algorithm != "hmc" or event.step % draws:
             return False
-        return not turns.wait(units, acceptance=told.metrics["acceptance"])
+        return not turns.wait(units, acceptance=event.metrics["acceptance"])
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -100,8 +100,8 @@ def nuts(turns, data: str, warmup: int, samples: int, chains: int) -> None:
     model, rows = labour(data)
     algorithm = bl.NUTS(num_warmup=warmup, num_samples=samples)
 
-    def halfway(told) -> None:
-        if told.algorithm == "nuts" and told.step == warmup:
+    def halfway(event) -> None:
+        if event.algorithm == "nuts" and event.step == warmup:
             turns.mark("warmup_seconds")
 
     def run(seed: int) -> dict:
@@ -126,15 +126,15 @@ def nuts(turns, data: str, warmup: int, samples: int, chains: int) -> None:
 
 
 def emgvb(turns, data: str, steps: int, start: str) -> None:
-    """From the published N(0, 0.05 I) and with one look at the end, or with a warm start."""
+    """From the published N(0, 0.05 I) and with one evaluation at the end, or with a warm start."""
     model, rows = labour(data)
     options: dict[str, Any] = {"num_steps": steps, "progress": False}
     if start == "published":
         with jax.enable_x64(True):
             zeros = jax.tree.map(np.zeros_like, model.bind(rows, jax.random.key(0))[1])
-            spread = jax.tree.map(lambda w: w + 0.05**0.5, zeros)
+            std = jax.tree.map(lambda w: w + 0.05**0.5, zeros)
             options |= {
-                "init": DiagonalGaussian(zeros, spread),
+                "init": DiagonalGaussian(zeros, std),
                 "options": bl.FitOptions(eval_every=steps),
             }
 
@@ -161,7 +161,7 @@ def laplace(turns, covariance: str, weights: str) -> None:
         if weights == "last_layer":
             target, params = model.freeze(target, params)
         while True:
-            state = fitting._init(algorithm, jax.random.key(problems.SEED), target, params)
+            state = kernels.init_state(algorithm, jax.random.key(problems.SEED), target, params)
             jax.block_until_ready(state)
             size = tree.size(params)
             if not turns.wait(weights=size, log_evidence=float(state.info.log_evidence)):
@@ -262,8 +262,8 @@ def each_seed(turns, run) -> None:
     """A turn is a whole run with a seed of its own; the first one compiles."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        told = run(problems.SEED)
+        metrics = run(problems.SEED)
         for seed in itertools.count(problems.SEED + 1):
-            if not turns.wait(**told):
+            if not turns.wait(**metrics):
                 return
-            told = run(seed)
+            metrics = run(seed)

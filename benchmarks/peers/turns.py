@@ -1,11 +1,11 @@
-"""A contender in a process of its own, asked for one turn at a time.
+"""A contender in a process of its own, which does one turn at a time.
 
     python benchmarks/peers/turns.py MODULE FUNCTION '{"option": 1}'
 
 `MODULE` is a file of this folder, `FUNCTION(turns, **options)` a contender in it: it sets itself
 up, compiles, and then does one turn of work for every `turns.wait()` that is true. The other end of
-the pipes writes "go" and gets one line of JSON back: the seconds of the turn, and what was told of
-it. So contenders of different environments take turns within one run.
+the pipes writes "go" and gets one line of JSON back: the seconds of the turn, and metrics
+of it. So contenders of different environments take turns within one run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Turns:
 
     def begin(self, versions: dict[str, str]) -> None:
         """Imports are done; from here on it is setting up."""
-        self._tell(versions)
+        self._send(versions)
         self._start()
 
     def _start(self) -> None:
@@ -41,7 +41,7 @@ class Turns:
     def _elapsed(self) -> tuple[float, float]:
         return time.perf_counter() - self._began[0], time.process_time() - self._began[1]
 
-    def _tell(self, answer: dict) -> None:
+    def _send(self, answer: dict) -> None:
         self._answers.write(json.dumps(answer) + "\n")
         self._answers.flush()
 
@@ -53,11 +53,11 @@ class Turns:
         """The turn's work is done; what follows only describes it."""
         self._ended = self._elapsed()
 
-    def wait(self, units: float = 1, **told) -> bool:
+    def wait(self, units: float = 1, **metrics) -> bool:
         """Ends a turn of so many steps, gradients, ...; true when the next one is to be done."""
         wall, cpu = self._ended or self._elapsed()
-        answer = {"seconds": wall, "cpu_seconds": cpu, "units": units, **self._marks, **told}
-        self._tell(answer)
+        answer = {"seconds": wall, "cpu_seconds": cpu, "units": units, **self._marks, **metrics}
+        self._send(answer)
         wanted = sys.stdin.readline().strip() == "go"
         self._start()
         return wanted

@@ -256,3 +256,18 @@ def test_a_network_in_half_precision_is_still_linear():
     curved = bl.Model(bl.networks.MLP([3]), bl.likelihoods.Gaussian(), dtype="bfloat16")
     with pytest.raises(bl.ArgumentError, match="linear in its weights"):
         bl.fit(curved, "conjugate", (x, y), seed=0)
+
+
+def test_linearity_is_tested_at_inputs_that_differ():
+    """A curved term that vanishes where both inputs are equal."""
+    x, y = table(1)
+
+    def init(key, x, num_outputs):
+        return {"w": jnp.zeros(x["a"].shape[-1])}
+
+    def apply(params, x):
+        return (params["w"] @ x["a"] + (params["w"] @ (x["a"] - x["b"])) ** 2)[None]
+
+    made = bl.Model((init, apply), bl.likelihoods.Gaussian(noise_scale=1.0))
+    with pytest.raises(bl.ArgumentError, match="linear in its weights"):
+        bl.fit(made, Conjugate(), ({"a": x, "b": x[::-1]}, y), seed=0)

@@ -10,15 +10,17 @@ import threading
 import pytest
 from command_line import homes
 
-# The program with a line of progress every tenth of a second.
+# The program with a line of progress every tenth of a second. Ctrl-C reaches it also where the
+# tests run in the background of a shell, which ignores SIGINT there.
 PROGRAM = """
-import sys
+import signal
 from bayeslearn import __main__, progress
+signal.signal(signal.SIGINT, signal.default_int_handler)
 progress.HEARTBEAT = 0.1
 """
 # Ctrl-C a moment after XLA has begun to compile the steps of the second method.
 WHILE_COMPILING = """
-import os, signal, threading
+import os, threading
 import jax
 seen = []
 

@@ -14,7 +14,7 @@ import pytest
 from interruption import Killed, assert_same, kill_after
 
 import bayeslearn as bl
-from bayeslearn.data import streams
+from bayeslearn.data import host_memory, memory_maps, streams
 from bayeslearn.errors import ArgumentError, DataError
 
 ROWS, BATCH = 60, 8
@@ -57,7 +57,7 @@ def test_memory_is_used_again_but_not_while_it_is_read(is_kept, monkeypatch):
 
     def count(shape, dtype=float):
         nonlocal made
-        made += shape == 2 * 500 * 64 * 4 + streams.ALIGNMENT
+        made += shape == 2 * 500 * 64 * 4 + host_memory.ALIGNMENT
         return empty(shape, dtype)
 
     monkeypatch.setattr(np, "empty", count)
@@ -147,7 +147,7 @@ def test_nonfinite_batches_of_a_source_are_counted_across_a_resume(problem, tmp_
 
 
 def test_a_large_memory_map_is_read_in_batches(problem, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "MAPPED_BYTES", problem.x.nbytes)
+    monkeypatch.setattr(memory_maps, "MAPPED_BYTES", problem.x.nbytes)
     np.save(tmp_path / "x.npy", problem.x)
     data = (np.load(tmp_path / "x.npy", mmap_mode="r"), problem.y)
     options = {"batch_size": BATCH, **RUN}

@@ -207,3 +207,26 @@ def test_the_frames_density_is_the_familys():
     np.testing.assert_allclose(
         whitened.log_density(frame, one), q.log_prob(frame.draw(one)), atol=1e-10
     )
+
+
+@pytest.mark.parametrize("num_draws", [1, 4])
+def test_noise_and_curvature_are_drawn_independently(num_draws, monkeypatch):
+    """With a flat density g is the mean noise, and a curvature that is noise itself shows in G."""
+    target = bl.Target.from_log_density(lambda w: 0.0 * jnp.sum(w), jnp.zeros(3))
+    frame = DiagonalFrame.from_prec(jnp.zeros(3), jnp.ones(3))
+
+    def random_curvature(key, target, params, batch, kind):
+        return tree.normal_like(key, params)
+
+    monkeypatch.setattr(whitened.curvature, "diagonal", random_curvature)
+
+    def one(key):
+        options = {"gradient": "fisher", "num_draws": num_draws}
+        found = whitened.estimate(key, target, frame, None, **options)
+        return found.mean, 1.0 - 2.0 * frame.dense(found.cov)
+
+    keys = jax.random.split(jax.random.key(0), DRAWS)
+    noise, curvature = (np.ravel(part) for part in jax.jit(jax.vmap(one))(keys))
+    assert abs(np.corrcoef(noise, curvature)[0, 1]) < 5.0 / np.sqrt(len(noise))
+    # Each draw has a curvature of its own, so that their mean has a smaller variance.
+    np.testing.assert_allclose(curvature.var() * num_draws, 1.0, rtol=0.1)

@@ -334,6 +334,32 @@ def test_what_a_run_leaves_behind(problem, capsys):
     assert captured.out == captured.err == ""  # quiet when it is not a terminal
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "each"),
+    [
+        (bl.MAP(), 1),
+        (bl.Laplace(newton_steps=2), 3),
+        (bl.BayesByBackprop(num_draws=3), 3),
+        (bl.VOGN(num_draws=4, draw_rows="share"), 1),
+        (bl.Vadam(num_draws=3), 6),
+        (bl.NGVI(num_draws=5), 5),
+        (bl.VON(num_draws=2), 16),
+        (bl.NGVI(num_draws=5, gradient="score"), 0),
+        (bl.BBVI(num_draws=4), 0),
+    ],
+    ids=lambda value: value.name if isinstance(value, bl.Algorithm) else "",
+)
+def test_phases_count_gradients(problem, algorithm, each):
+    posterior = bl.fit(problem.model, algorithm, (problem.x, problem.y), seed=0, num_steps=6)
+    *earlier, main = posterior.phases
+    assert main.num_steps > 0
+    assert main.num_gradients == each * main.num_steps
+    per_step = {"map": 1, "bayes-by-backprop": bl.BayesByBackprop().num_draws}
+    assert len(earlier) == (0 if algorithm.name == "map" else 1)
+    for phase in earlier:
+        assert phase.num_gradients == per_step[phase.algorithm] * phase.num_steps > 0
+
+
 def test_progress_is_shown_on_request(problem, capsys, monkeypatch):
     monkeypatch.setattr(progress, "HEARTBEAT", 0.005)  # seconds between two lines
     bl.fit(

@@ -19,6 +19,7 @@ from bayeslearn.models.likelihoods.custom import OWN_SAMPLES
 from bayeslearn.precision import inside_double_precision
 
 DRAWS, ROWS, FEATURES = 6, 5, 3
+LOG_DF = 1.2
 COV = np.array([[0.5, 0.3], [0.3, 0.8]])
 
 
@@ -48,6 +49,7 @@ def custom_with_moments(columns):
 
 LIKELIHOODS = {
     "heteroscedastic": lambda d: bl.likelihoods.HeteroscedasticGaussian(),
+    "student-t": lambda d: bl.likelihoods.StudentT(0.05),
     "poisson": lambda d: bl.likelihoods.Poisson(),
     "known": lambda d: bl.likelihoods.MultivariateGaussian(COV[:d, :d]),
     "unknown": lambda d: bl.likelihoods.MultivariateGaussian(),
@@ -72,7 +74,11 @@ class Case:
         self.outputs = np.einsum("soc,rc->sro", weights, self.x)
         with inside_double_precision():
             network = jax.tree.map(lambda _: jnp.asarray(weights), params["network"])
-            draws = {"network": network, "likelihood": {}}
+            own = {}
+            if name == "student-t":
+                own = {"log_df": jnp.full((DRAWS, columns), LOG_DF)}
+            self.own = jax.tree.map(lambda leaf: leaf[0], own)
+            draws = {"network": network, "likelihood": own}
             self.predictive = bl.Predictive(self.target, draws, self.target.data.x)
 
     def marginals(self):
@@ -80,6 +86,10 @@ class Case:
         if self.name == "heteroscedastic":
             mean, raw = self.outputs[..., : self.columns], self.outputs[..., self.columns :]
             return stats.norm(mean, self.table.std(axis=0) * np.exp(10 * np.tanh(raw / 10)))
+        if self.name == "student-t":
+            mean, raw = self.outputs[..., : self.columns], self.outputs[..., self.columns :]
+            scale = self.table.std(axis=0) * (0.05 + np.exp(10 * np.tanh(raw / 10)))
+            return stats.t(2.0 + np.exp(LOG_DF), mean, scale)
         if self.name == "poisson":
             return stats.poisson(np.exp(self.outputs))
         if self.name == "known":
@@ -125,7 +135,7 @@ def linear(likelihood, scale=1.0):
 @pytest.fixture(
     scope="module",
     params=[
-        *[(name, columns) for name in list(LIKELIHOODS)[:4] for columns in (1, 2)],
+        *[(name, columns) for name in list(LIKELIHOODS)[:5] for columns in (1, 2)],
         ("custom", 1),
         ("sampled", 2),
     ],
@@ -214,7 +224,7 @@ def test_gradients_by_finite_differences(case, x64):
     y = case.target.data.y[0]
     outputs = jnp.asarray(case.outputs[0, 0])
 
-    log_prob = jax.jit(lambda o: case.likelihood.log_prob(o, y, {}))
+    log_prob = jax.jit(lambda o: case.likelihood.log_prob(o, y, case.own))
     step = 1e-6 * np.eye(len(outputs))
     found = jax.jit(jax.grad(log_prob))(outputs)
     wanted = [(log_prob(outputs + e) - log_prob(outputs - e)) / 2e-6 for e in step]
@@ -229,7 +239,7 @@ def test_information_is_the_scores_covariance(name, x64):
 
     def one(key):
         y = case.likelihood.sample(key, outputs, {})
-        score = jax.grad(lambda o: case.likelihood.log_prob(o, y, {}))(outputs)
+        score = jax.grad(lambda o: case.likelihood.log_prob(o, y, case.own))(outputs)
         return jnp.outer(score, score)
 
     products = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 40_000)))

@@ -450,7 +450,7 @@ def test_codewords_far_apart_count_what_is_near():
     [
         (lambda: nets.MLP([0]), "`hidden` must be positive layer sizes"),
         (lambda: nets.CNN([0]), r"`filters` must be positive numbers of channels, got \[0\]"),
-        (lambda: nets.CNN([]), "`filters` must name at least one convolution"),
+        (lambda: nets.CNN([]), "`filters` must have at least one convolution"),
         (lambda: nets.CNN([2], [3, 3]), "`kernel_sizes` must be positive, one for each of the 1"),
         (lambda: nets.CNN([2], strides=-1), "`strides` must be positive, got -1"),
         (lambda: nets.CNN([2], pooling="sum"), "`pooling` must be one of 'max', 'mean', None"),

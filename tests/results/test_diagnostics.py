@@ -112,6 +112,12 @@ def test_a_mixed_run_is_described_and_does_not_warn():
     assert np.all(found.ess_tail_predictions > diagnostics.MIN_ESS_PER_CHAIN)
     assert found.rhat_log_density < diagnostics.MAX_RHAT
     assert found.divergences == 0
+    assert found.bfmi.shape == (4,)
+    assert np.all(found.bfmi > 0.5)
+    # The energy minus that of the position is the new momentum's, half a chi-square of 4 weights.
+    kinetic = posterior.trace["energy"][:, 1:] + posterior.trace["log_density"][:, :-1]
+    assert np.all(kinetic > 0)
+    np.testing.assert_allclose(kinetic.mean(), 2.0, rtol=0.2)
 
 
 def test_only_samplers_are_diagnosed():

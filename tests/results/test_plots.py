@@ -123,7 +123,7 @@ def test_decision_regions(labels):
     # The first pixel is the lower left corner, where class 0 is sure.
     x0, _, y0, _ = ax.images[0].get_extent()
     probs = labels.predict([[x0, y0]]).probs[0]
-    np.testing.assert_allclose(pixels[0, 0], 0.45 + 0.55 * probs @ style._rgb(3), rtol=1e-4)
+    np.testing.assert_allclose(pixels[0, 0], 0.45 + 0.55 * probs @ style.to_rgb(3), rtol=1e-4)
     figure = saved(predictions.decision_regions(labels, what="epistemic", num_points=20))
     assert np.asarray(figure.images[0].get_array()).min() >= 0
     with pytest.raises(ArgumentError, match="`what` must be one of"):

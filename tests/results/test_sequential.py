@@ -174,7 +174,7 @@ def test_dropout_goes_on_from_its_moments():
 
 def test_refusals(short_fits):
     x, y = problems.wiggle(rows=10)
-    with pytest.raises(ArgumentError, match=r"have a spread.*bl.Laplace\(\) or bl.VOGN\(\)"):
+    with pytest.raises(ArgumentError, match=r"have uncertainty.*bl.Laplace\(\) or bl.VOGN\(\)"):
         short_fits["map"].update((x, y))
     vogn = short_fits["vogn"]
     with pytest.raises(ArgumentError, match="`x` must have rows of shape"):
@@ -243,7 +243,7 @@ def test_weights_and_reruns_agree_with_the_exact_posterior(sampled, monkeypatch)
         assert np.abs(ratio - 1.0).max() < 5 / np.sqrt(2 * 300), name
     with pytest.raises(ArgumentError, match="reweighted"):
         found["weights"].diagnostics()
-    with pytest.raises(ArgumentError, match="`history` must hold the 50 rows"):
+    with pytest.raises(ArgumentError, match="`history` must be the 50 rows"):
         old.update(new, history=(problem.x[:20], problem.y[:20]))
 
 

@@ -29,6 +29,12 @@ LIKE_OTHERS = {
 LONG = pytest.mark.slow(reason="compiles another algorithm and its warm starts")
 # Last bits decide which path a chain takes: on another machine its draws are other ones.
 CHAOTIC = {name for name, case in CASES.items() if case.algorithm().capabilities.is_sampler}
+# Runs that resume, but not to the numbers of the version that began them.
+CHANGED = {
+    "validation": "held-out scores are now compared row by row, which picks another iterate",
+    "starts": "the names of phases seed their keys, and those of several starts are new",
+    "algorithm von": "noise and curvature have keys of their own, which draws other noise",
+}
 
 
 @pytest.fixture(params=VERSIONS)
@@ -133,11 +139,13 @@ def test_a_killed_run_of_every_kind_goes_on(name, fixtures, monkeypatch):
         posterior = bl.resume(
             folder / name / "run", data_of(case), validation=case.options.get("validation")
         )
+    assert posterior.stopped
+    assert posterior.phases[-1].name == "main"
     found = numbers_of(posterior, case)
     for part, wanted in expected[name].items():
         values, wanted = np.asarray(found[part]), np.asarray(wanted)
         assert values.shape == wanted.shape
         assert np.all(np.isfinite(values))
-        if name not in CHAOTIC:
+        if name not in CHAOTIC and name not in CHANGED:
             scale = np.max(np.abs(wanted))
             np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4 * scale, err_msg=part)

@@ -41,6 +41,7 @@ class _Arrays(Source):
         super().__init__(edges, row_bytes, batch_size, seed, shuffle=shuffle, buffer_bytes=buffer)
 
     def expect(self, blocks: Sequence[int]) -> None:
+        """Ask the kernel to read these blocks of memory maps ahead."""
         for leaf in jax.tree.leaves(self._arrays):
             # A map as a whole: of a part of one it is not known where in the file it begins.
             if not isinstance(leaf, np.memmap) or not isinstance(leaf.base, mmap.mmap):
@@ -56,6 +57,7 @@ class _Arrays(Source):
                 leaf.base.madvise(mmap.MADV_WILLNEED, start, stop - start)
 
     def window(self, blocks: Sequence[int]) -> tuple[Rows, np.ndarray]:
+        """The arrays themselves if they can be indexed by row, else the blocks, read."""
         if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(self._arrays)):
             return super().window(blocks)
         self.expect(blocks)  # in memory or mapped: rows are picked where they lie
@@ -63,6 +65,7 @@ class _Arrays(Source):
         return self._arrays, np.concatenate(places)
 
     def read(self, blocks: Sequence[int]) -> Rows:
+        """The rows of some blocks, copied."""
         self.expect(blocks)
 
         def rows(leaf: Any) -> np.ndarray:

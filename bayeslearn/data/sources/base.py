@@ -208,6 +208,7 @@ def _picked(rows: Rows, which: np.ndarray) -> Rows:
 
 
 def concatenate(parts: list[Rows]) -> Rows:
+    """Rows of several blocks as one."""
     if len(parts) == 1:
         return parts[0]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)

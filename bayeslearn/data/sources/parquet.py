@@ -34,6 +34,7 @@ class _Parquet(Source):
         super().__init__(edges, 8.0 * width, **options)
 
     def read(self, blocks: Sequence[int]) -> Rows:
+        """The rows of some row groups."""
         tables = [self._read_one(*self._where[block]) for block in blocks]
         return concatenate(tables)
 

@@ -16,6 +16,7 @@ from bayeslearn.models.likelihoods.counts import Poisson
 from bayeslearn.models.likelihoods.custom import Custom
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
+from bayeslearn.models.likelihoods.student import StudentT
 
 __all__ = [
     "Bernoulli",
@@ -26,4 +27,5 @@ __all__ = [
     "Likelihood",
     "MultivariateGaussian",
     "Poisson",
+    "StudentT",
 ]

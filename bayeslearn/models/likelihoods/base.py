@@ -108,6 +108,13 @@ class Likelihood(eqx.Module):
         """The likelihood of new observations."""
         return self
 
+    def to_train(self) -> Likelihood:
+        """The likelihood whose gradients train a plain network; its values are those of this one.
+
+        For one that a gradient method fits badly from a random start.
+        """
+        return self
+
     def as_prior(self, num_data: Array, own: Params) -> Likelihood:
         """The likelihood for new rows, given what `num_data` rows have taught it.
 
@@ -139,6 +146,10 @@ class Likelihood(eqx.Module):
         """The likelihood that samplers use, with the latent part integrated out."""
         return self
 
+    def conditional(self) -> Likelihood:
+        """The inverse of `marginal`: the likelihood given the latent part."""
+        return self
+
     def log_marginal(self, target: Target, params: PyTree, key: Array | None = None) -> Array:
         """log p(Y | w) of all rows, where `is_marginal`."""
         raise NotImplementedError
@@ -154,6 +165,7 @@ class ColumnLikelihood(Likelihood):
     kind: ClassVar[str] = "regression"
 
     columns: eqx.AbstractVar[int | None]
+    is_vector: eqx.AbstractVar[bool]
 
     def check(self, y: np.ndarray) -> np.ndarray:
         """y as (rows, columns), with as many columns as in fitting."""

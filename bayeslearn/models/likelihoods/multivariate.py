@@ -192,6 +192,10 @@ class MultivariateGaussian(ColumnLikelihood):
         """The likelihood with the unknown covariance integrated out."""
         return self if self.dof is None else dataclasses.replace(self, role="marginal")
 
+    def conditional(self) -> MultivariateGaussian:
+        """The likelihood with a q(cov) in place of the integrated covariance."""
+        return dataclasses.replace(self, role="train") if self.is_marginal else self
+
     def as_prior(self, num_data: Array, own: Params) -> MultivariateGaussian:
         """q(cov), or the inverse-Wishart with the mean of a sampler's draws, as the prior."""
         if self.dof is None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.errors import check_whole
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results import metrics
 from bayeslearn.results.plots.style import BLACK, BLUE, GREY, SKY, add_legend, make_axes
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None) -> Any:
-    """What was promised against what came true; on the diagonal if calibrated.
 
-    Regression: the level of central intervals against their coverage. Classes: the probability of
-    the predicted class against how often it was right, the points as large as their rows are many.
+def calibration_curve(
+    predictive: PredictiveBase, y: ArrayLike, *, num_bins: int = 10, ax: Axes | None = None
+) -> Axes:
+    """Predicted against observed frequencies; on the diagonal if calibrated.
+
+    Regression: the level of central intervals against their coverage. Classification: the
+    probability of the predicted class against its accuracy; points are sized by their rows.
     """
     ax = make_axes(ax)
     ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label="calibrated")
@@ -26,7 +33,13 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
         ax.plot(levels, covered, color=BLUE, label="intervals")
         error = 1.96 * np.sqrt(levels * (1.0 - levels) / inner.size)
         ax.fill_between(
-            levels, levels - error, levels + error, color=GREY, alpha=0.2, lw=0, label="95% by luck"
+            levels,
+            levels - error,
+            levels + error,
+            color=GREY,
+            alpha=0.2,
+            lw=0,
+            label="95% by chance",
         )
         ax.set(xlabel="level of the interval", ylabel="share of observations inside")
     else:
@@ -52,17 +65,27 @@ def calibration_curve(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = 
     return ax
 
 
-def pit_histogram(predictive: Any, y: Any, *, num_bins: int = 10, ax: Any = None) -> Any:
+def pit_histogram(
+    predictive: PredictiveBase, y: ArrayLike, *, num_bins: int = 10, ax: Axes | None = None
+) -> Axes:
     """Histogram of PIT values: flat if calibrated, a hump if too wide, a valley if too narrow."""
     check_whole("num_bins", num_bins, least=1)
     values = metrics.pit(predictive, y).reshape(-1)
     ax = make_axes(ax)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
-    style = {"color": SKY, "edgecolor": BLUE, "alpha": 0.7, "zorder": 2}
-    ax.hist(values, edges, density=True, label="observations", **style)
+    ax.hist(
+        values,
+        edges.tolist(),
+        density=True,
+        label="observations",
+        color=SKY,
+        edgecolor=BLUE,
+        alpha=0.7,
+        zorder=2,
+    )
     error = 1.96 * np.sqrt((num_bins - 1) / len(values))
-    band = {"color": GREY, "alpha": 0.3, "lw": 0, "zorder": 1}
-    ax.axhspan(max(0.0, 1 - error), 1 + error, label="95% by luck", **band)
+    low, high = max(0.0, 1 - error), 1 + error
+    ax.axhspan(low, high, label="95% by chance", color=GREY, alpha=0.3, lw=0, zorder=1)
     ax.axhline(1.0, ls="--", lw=1, color=BLACK, zorder=3)
     ax.set(xlabel="PIT value", ylabel="density", xlim=(0, 1))
     add_legend(ax, room=0.25)

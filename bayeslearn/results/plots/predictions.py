@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.plots.style import (
     BLACK,
     BLUE,
@@ -26,26 +28,32 @@ from bayeslearn.results.plots.style import (
     table_of,
     to_rgb,
 )
+from bayeslearn.tree import PyTree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bayeslearn.results.posterior import Posterior
 
 
 def predictive_band(
-    posterior: Any,
-    x: Any = None,
-    y: Any = None,
+    posterior: Posterior,
+    x: PyTree | None = None,
+    y: ArrayLike | None = None,
     *,
     along: int | str = 0,
     level: float = 0.9,
     output: int = 0,
     num_points: int = 200,
-    ax: Any = None,
-) -> Any:
+    ax: Axes | None = None,
+) -> Axes:
     """Predictive mean and intervals over one input, with the data.
 
-    The wide band is for a new observation, the narrow one for its mean (epistemic doubt alone,
-    as if Gaussian). `x` and `y` are the training data unless given. With several inputs the line
+    The wide band is for a new observation, the narrow one for its mean (epistemic uncertainty
+    alone, as a Gaussian). `x` and `y` default to the training data. With several inputs the line
     runs along column `along`, or along the first principal component ("principal"), through the
-    mean of the others, and a point is the line plus the residual at its own row: what the other
-    inputs explain is taken off. `output` is the column of y.
+    mean of the others, and points are partial residuals: the line plus the residual of their row.
+    `output` is the column of y.
     """
     check_kind(posterior, "regression", "predictive_band")
     x, y = table_of(posterior, x, y)
@@ -76,18 +84,18 @@ def predictive_band(
 
 
 def decision_regions(
-    posterior: Any,
-    x: Any = None,
-    y: Any = None,
+    posterior: Posterior,
+    x: PyTree | None = None,
+    y: ArrayLike | None = None,
     *,
     what: str = "probs",
     num_points: int = 120,
-    ax: Any = None,
-) -> Any:
+    ax: Axes | None = None,
+) -> Axes:
     """Classes over two inputs: colours mixed by their probabilities, and the data.
 
-    `what="epistemic"` or `"aleatoric"` shows that doubt in nats instead. `x` and `y` are the
-    training data unless given.
+    `what="epistemic"` or `"aleatoric"` shows that uncertainty in nats instead. `x` and `y` default
+    to the training data.
     """
     check_kind(posterior, "classification", "decision_regions")
     choices = ("probs", "epistemic", "aleatoric")
@@ -120,7 +128,8 @@ def decision_regions(
         labels = np.asarray(y).reshape(-1)
         for index in np.unique(labels).astype(int):
             ax.scatter(
-                *x[labels == index].T,
+                x[labels == index, 0],
+                x[labels == index, 1],
                 s=4 * marker_size(len(x)),
                 color=PALETTE[index % len(PALETTE)],
                 marker=MARKERS[index % len(MARKERS)],
@@ -134,11 +143,16 @@ def decision_regions(
 
 
 def intervals_against_residuals(
-    predictive: Any, y: Any, *, level: float = 0.9, output: int = 0, ax: Any = None
-) -> Any:
+    predictive: PredictiveBase,
+    y: ArrayLike,
+    *,
+    level: float = 0.9,
+    output: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
     """Residuals inside their intervals, rows in order of the interval's width.
 
-    Where doubt is informative the residuals fan out with the band.
+    Where the uncertainty is informative, residuals fan out with the band.
     """
     lower, upper = predictive.interval(level)
     parts = (predictive.mean, lower, upper, predictive.align_y(y))
@@ -166,9 +180,13 @@ def intervals_against_residuals(
 
 
 def epistemic_against_aleatoric(
-    predictive: Any, y: Any = None, *, output: int = 0, ax: Any = None
-) -> Any:
-    """The two kinds of doubt at each row; with `y` of a classifier, which rows were wrong."""
+    predictive: PredictiveBase,
+    y: ArrayLike | None = None,
+    *,
+    output: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """The two kinds of uncertainty at each row; with `y` of a classifier, which rows were wrong."""
     is_classes = predictive.kind == "classification"
     epistemic, aleatoric = (
         column_index(part, output) for part in (predictive.epistemic, predictive.aleatoric)
@@ -181,8 +199,8 @@ def epistemic_against_aleatoric(
             (~wrong, BLUE, "o", "right"),
             (wrong, VERMILION, "x", "wrong"),
         ):
-            style = {"color": color, "ms": size, "alpha": 0.7, "label": label}
-            ax.plot(aleatoric[chosen], epistemic[chosen], marker, **style)
+            pair = aleatoric[chosen], epistemic[chosen]
+            ax.plot(*pair, marker, color=color, ms=size, alpha=0.7, label=label)
         add_legend(ax, room=0.2)
     else:
         ax.plot(aleatoric, epistemic, "o", color=BLUE, ms=size, alpha=0.7)

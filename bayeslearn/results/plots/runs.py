@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.families import Draws
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.precision import double_precision
 from bayeslearn.results import diagnostics
@@ -26,8 +27,13 @@ from bayeslearn.results.plots.style import (
     weight_name,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
+    from bayeslearn.results.posterior import Posterior
+
+
+def lower_bound_trace(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
     """The lower bound over the steps (for a point: the log-joint), and the value reported.
 
     The first steps may lie below the picture, so that the last nats can be seen.
@@ -56,23 +62,26 @@ def lower_bound_trace(posterior: Any, *, ax: Any = None) -> Any:
 
 
 @double_precision
-def chain_traces(posterior: Any, weight: int | None = None, *, ax: Any = None) -> Any:
+def chain_traces(
+    posterior: Posterior, weight: int | None = None, *, ax: Axes | None = None
+) -> Axes:
     """The log-density of a sampler's draws, chain by chain, and its R-hat; or one weight.
 
     `weight` is the weight's place in the vector of all of them.
     """
-    if posterior.draws is None or "log_density" not in posterior.trace:
+    family = posterior.family
+    if not isinstance(family, Draws) or "log_density" not in posterior.trace:
         raise ArgumentError(
             f"This posterior by {posterior.algorithm.name} has no chains: use lower_bound_trace."
         )
     if weight is None:
         values, label = np.asarray(posterior.trace["log_density"]), "log-density"
     else:
-        matrix = np.asarray(posterior.family.matrix())
+        matrix = np.asarray(family.matrix())
         if not 0 <= weight < matrix.shape[1]:
             refuse("weight", weight, f"be a whole number from 0 to {matrix.shape[1] - 1}")
-        values = matrix[:, weight].reshape(posterior.family.num_chains, -1)
-        label = weight_name(posterior.family.mean, weight)
+        values = matrix[:, weight].reshape(family.num_chains, -1)
+        label = weight_name(family.mean, weight)
     rhat = float(diagnostics.convergence(values[:, :, None])[0][0])
     ax = make_axes(ax)
     for index, chain in enumerate(values):
@@ -88,7 +97,7 @@ def chain_traces(posterior: Any, weight: int | None = None, *, ax: Any = None) -
     return ax
 
 
-def rhat(posterior: Any, *, ax: Any = None) -> Any:
+def rhat(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
     """R-hat of predictions at training rows and of single weights, in order of size.
 
     Hidden units can be swapped without changing the predictions: judge by the predictions.
@@ -112,7 +121,7 @@ def rhat(posterior: Any, *, ax: Any = None) -> Any:
 
 
 @double_precision
-def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
+def weight_widths(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
     """Posterior standard deviations of the weights by leaf, beside the prior's where it has them.
 
     Leaves as wide as their prior have learned little.
@@ -149,7 +158,7 @@ def weight_widths(posterior: Any, *, ax: Any = None) -> Any:
 
 
 @double_precision
-def leaf_widths(posterior: Any) -> list[tuple[str, np.ndarray, float]]:
+def leaf_widths(posterior: Posterior) -> list[tuple[str, np.ndarray, float]]:
     """Name, standard deviations above zero, and the prior's middle one (or NaN) of each leaf."""
     family, prior = posterior.family, posterior.target.prior
     scales: dict[str, float] = {}

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.tree import PyTree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bayeslearn.results.posterior import Posterior
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, BLACK = "#56B4E9", "#CC79A7", "#F0E442", "#000000"
@@ -20,7 +27,8 @@ NATS = 2.0  # of the lower bound that are always shown
 MANY = 200  # points above which they are drawn smaller
 
 
-def make_axes(ax: Any) -> Any:
+def make_axes(ax: Axes | None) -> Axes:
+    """The axes, or those of a new figure."""
     if ax is not None:
         return ax
     try:
@@ -30,7 +38,7 @@ def make_axes(ax: Any) -> Any:
     return Figure(figsize=SIZE, layout="constrained").subplots()
 
 
-def add_legend(ax: Any, room: float = 0.0, **options: Any) -> None:
+def add_legend(ax: Axes, room: float = 0.0, **options: Any) -> None:
     """A legend, with a share of the height added above for it."""
     if room:
         bottom, top = ax.get_ylim()
@@ -41,26 +49,31 @@ def add_legend(ax: Any, room: float = 0.0, **options: Any) -> None:
 
 
 def marker_size(num: int) -> float:
+    """Size of a marker in points, smaller for many."""
     return 5.0 if num <= MANY else 3.0
 
 
 def to_rgb(num_classes: int) -> np.ndarray:
+    """A colour for each class: (classes, 3)."""
     colors = [PALETTE[index % len(PALETTE)] for index in range(num_classes)]
     return np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colors])
 
 
-def check_kind(posterior: Any, kind: str, what: str) -> None:
+def check_kind(posterior: Posterior, kind: str, what: str) -> None:
+    """Refuse a posterior of another kind of model."""
     target = posterior.target
     found = "a bare log-density" if target.is_density else target.likelihood.kind
     if found != kind:
         raise ArgumentError(f"`{what}` needs a {kind} model; this posterior is of {found}.")
 
 
-def table_of(posterior: Any, x: Any, y: Any) -> tuple[np.ndarray, Any]:
+def table_of(
+    posterior: Posterior, x: PyTree | None, y: ArrayLike | None
+) -> tuple[np.ndarray, ArrayLike | None]:
     """Inputs as a table; the training data where none are given."""
-    data = posterior.target.data
     if x is None:
-        x, y = data.x, np.asarray(data.y) if y is None else y
+        x, own_y, _ = posterior.training_data()
+        y = own_y if y is None else y
     leaves = jax.tree.leaves(x)
     if len(leaves) != 1 or np.ndim(leaves[0]) != 2:
         refuse("x", Shown("inputs that are no table"), "be (rows, columns) to be plotted")
@@ -89,12 +102,14 @@ def line_through(
 
 
 def padded_range(x: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The range of each column, with a margin of `share` on both sides."""
     low, high = x.min(axis=0), x.max(axis=0)
     room = share * np.where(high > low, high - low, 1.0)
     return low - room, high + room
 
 
 def column_index(values: np.ndarray, output: int) -> np.ndarray:
+    """One column of values (rows,) or (rows, columns)."""
     values = np.asarray(values)
     if values.ndim == 1:
         return values
@@ -104,12 +119,14 @@ def column_index(values: np.ndarray, output: int) -> np.ndarray:
 
 
 def normal_quantile(q: float) -> float:
+    """Quantile of the standard normal distribution."""
+
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(q)
 
 
-def weight_name(params: Any, weight: int) -> str:
+def weight_name(params: PyTree, weight: int) -> str:
     """The leaf that holds this weight of the vector, and its place in it."""
     for name, leaf in zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True):
         if weight < np.size(leaf):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import numbers
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,8 +14,9 @@ import jax
 from bayeslearn.algorithms import Algorithm
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.batches import auto_batch_size
-from bayeslearn.duration import parse_duration
-from bayeslearn.errors import BayesLearnError, refuse
+from bayeslearn.duration import seconds_of
+from bayeslearn.errors import BayesLearnError
+from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import FitEvent
 from bayeslearn.inference.run import NUM_CHAINS
@@ -55,11 +54,7 @@ def parse_budget(budget: float | str | None) -> float | None:
     """A budget in seconds; None: no limit."""
     if budget is None:
         return None
-    value = parse_duration(budget) if isinstance(budget, str) else budget
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if value is None or not is_number or not 0 < value < math.inf:
-        refuse("budget", budget, 'be a number of seconds, or such as "90s", "2m", "1h"')
-    return float(value)
+    return seconds_of("budget", budget)
 
 
 def write_duration(seconds: float) -> str:
@@ -290,7 +285,7 @@ def shorten_sampler(algorithm: Algorithm, share: Share, pace: Pace) -> Algorithm
 def _shortened(sampler: Sampler, share: Share, pace: Pace, chains: int) -> Sampler:
     limit = share.fit_seconds(max(COMPILE_RATIO * pace.compiling, share.expected.compiling))
     gradients = getattr(sampler, "num_leapfrog", None) or GRADIENTS.get(sampler.name, 60)
-    step = pace.gradient * gradients * chains / min(chains, os.cpu_count() or 1)
+    step = pace.gradient * gradients * chains / min(chains, num_cores())
     shortest = step * MIN_DRAWS * (WARMUP_RATIO + sampler.thin)
     if shortest > PATIENCE * limit:
         raise NotTried(

@@ -16,7 +16,7 @@ from bayeslearn.tabular.frames import Inputs, take_rows, with_columns_of
 from bayeslearn.tabular.json_values import JSON, json_value
 from bayeslearn.tabular.task import TASKS, detect_task
 
-DEFAULT_METHODS = ("map", "mc-dropout", "hmc", "bayes-by-backprop", "vogn", "laplace")
+DEFAULT_METHODS = ("map", "ensemble", "mile", "hmc", "bayes-by-backprop", "vogn", "laplace")
 MIN_ROWS = 10
 MIN_FOLDS = 5
 MAX_SCORED_ROWS = 256  # test rows, and rows of a validation fold: the rest are learned from

@@ -180,7 +180,8 @@ def _fit_split(
 def make_estimator(experiment: Experiment, algorithm: Algorithm, number: int) -> Estimator:
     """The estimator of one split, with the options that its method knows."""
     known = {"progress": False} | experiment.options
-    if algorithm.capabilities.is_sampler or algorithm.auto_steps == 1:
+    is_closed_form = algorithm.auto_steps == 1 and algorithm.warm_start() is None
+    if algorithm.capabilities.is_sampler or is_closed_form:
         known.pop("num_steps", None)
     if algorithm.capabilities.is_sampler:
         known.pop("batch_size", None)

@@ -1,0 +1,87 @@
+"""What `method="auto"` can choose, by the size of the table. Knows no data and runs nothing.
+
+    work = rows x weights of the network
+    up to 5e7      MILE, or the ensemble that it starts from
+    beyond         an ensemble, trained on minibatches
+
+Chains are shorter the larger the work, so that a fit takes about a minute on two cores; with a
+budget they are as long as it allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.ensemble import Ensemble
+from bayeslearn.algorithms.mclmc import MCLMC
+from bayeslearn.algorithms.mile import MILE
+
+PLAIN, ENSEMBLE, MILE_NAME = "map", "ensemble", "mile"
+MAX_WORK = 5e7  # rows times weights, of one gradient
+TOTAL_WORK = 4e11  # of all chains together
+KEPT_DRAWS = 800  # in all
+MIN_STEPS, MAX_STEPS = 2500, 12_000  # of a chain
+HELD_OUT = 0.15  # of the rows, to stop the members' training
+SMALL_TABLE = 400  # rows; a smaller network is enough below
+PRIOR_SCALES = (3.0, 1.0, 10.0)  # the first is tried with everything else
+NOISES = ("student-t", "learned")
+
+
+Noise = str | float | None
+
+
+class Candidate(NamedTuple):
+    """Settings of a network and its likelihood; `noise` is None for classes."""
+
+    hidden: tuple[int, ...]
+    prior_scale: float
+    noise: Noise = None
+
+
+class Method(NamedTuple):
+    """A method and its length."""
+
+    name: str
+    num_members: int
+    num_steps: int  # of each chain, half of them warm-up; 0: no chains
+
+    def algorithm(self) -> Algorithm:
+        """The algorithm with these settings."""
+        if self.name != MILE_NAME:
+            number = 1 if self.name == PLAIN else self.num_members
+            return Ensemble(num_members=number, validation_fraction=HELD_OUT)
+        draws = max(1, KEPT_DRAWS // self.num_members)
+        thin = max(1, self.num_steps // (2 * draws))
+        draws = min(draws, max(1, self.num_steps // 2 // thin))
+        sampler = MCLMC(num_warmup=self.num_steps // 2, num_samples=draws, thin=thin)
+        return MILE(num_members=self.num_members, sampler=sampler, validation_fraction=HELD_OUT)
+
+
+def network_sizes(num_rows: int) -> tuple[tuple[int, ...], ...]:
+    """Hidden layers that are tried; the first with everything else."""
+    if num_rows < SMALL_TABLE:
+        return ((16, 16), (50,))
+    return ((16, 16, 16, 16), (50, 50))
+
+
+def num_weights(hidden: tuple[int, ...], num_inputs: int, num_outputs: int) -> int:
+    """Weights and biases of the network."""
+    sizes = (num_inputs, *hidden, num_outputs)
+    return sum((m + 1) * n for m, n in itertools.pairwise(sizes))
+
+
+def method_for(name: str, work: float, speed: float = 1.0) -> Method:
+    """The method with its length; `speed` multiplies the default work."""
+    members = 8 if work * MIN_STEPS * 8 < TOTAL_WORK * speed else 4
+    if name != MILE_NAME:
+        return Method(name, members, 0)
+    steps = TOTAL_WORK * speed / (2 * members * work)
+    return Method(name, members, int(min(MAX_STEPS * max(speed, 1.0), max(MIN_STEPS, steps))))
+
+
+def allows_chains(work: float) -> bool:
+    """Whether chains on all rows are short enough work."""
+    return math.isfinite(work) and work <= MAX_WORK

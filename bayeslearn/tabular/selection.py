@@ -1,0 +1,368 @@
+"""How `method="auto"` chooses: short fits, scored on rows that they have not seen.
+
+Each candidate is a short run of MILE with two members on some of the rows. One run gives three
+predictions of the others: of a plain network (a member), of the ensemble, and of the chains.
+Candidates are compared by the log-likelihood of these out-of-fold rows: first noise and hidden
+layers, then the prior scale of the best. A candidate replaces the one before it where it is better
+by a standard error of the difference. Of the best the better of chains and ensemble is chosen,
+and the plain network where neither is better than it by a standard error.
+
+Nothing here reads a clock unless there is a budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.ensemble import Ensemble
+from bayeslearn.data.rows import Rows, pad_rows
+from bayeslearn.data.scaling import Scaling
+from bayeslearn.errors import DivergenceError
+from bayeslearn.families import Mixture
+from bayeslearn.inference.api import fit
+from bayeslearn.inference.chains import num_cores
+from bayeslearn.inference.options import Checkpoint, FitEvent
+from bayeslearn.models.model import Model
+from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.results.posterior import Posterior
+from bayeslearn.results.scaled import ScaledPredictive
+from bayeslearn.storage import folders
+from bayeslearn.tabular.candidates import (
+    ENSEMBLE,
+    HELD_OUT,
+    MILE_NAME,
+    PLAIN,
+    TOTAL_WORK,
+    Candidate,
+    Method,
+    Noise,
+    allows_chains,
+    method_for,
+)
+from bayeslearn.tabular.json_values import JSON
+from bayeslearn.tabular.scores import score
+
+FILE = "selection"
+SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
+SELECTION_ROWS = 2048
+FOLDS = 5  # of which only the first few are held out in turn
+CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
+SELECTION_SHARE = 0.4  # of a budget
+
+
+class Problem(NamedTuple):
+    """A table, scaled, and what may be tried on it."""
+
+    rows: Rows
+    is_classification: bool
+    hidden: tuple[tuple[int, ...], ...]
+    prior_scales: tuple[float, ...]
+    noises: tuple[Noise, ...]
+    make_model: Callable[[Candidate], Model]
+    work: Callable[[Candidate], float]  # rows times weights, of all rows
+    y_scale: np.ndarray | None  # the units of y, for the scores
+    seed: int
+
+
+class Selection(NamedTuple):
+    """What was chosen, and the scores of all candidates."""
+
+    candidate: Candidate
+    method: Method
+    candidates: list[dict[str, JSON]]
+    scores: dict[str, dict[str, float]]  # of plain network, ensemble and chains, with the choice
+    note: str
+
+    def to_json(self) -> dict[str, JSON]:
+        """For a file."""
+        parts = self._asdict() | {
+            "candidate": self.candidate._asdict() | {"hidden": list(self.candidate.hidden)},
+            "method": self.method._asdict(),
+        }
+        return parts
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Selection:
+        """The inverse of `to_json`."""
+        candidate = stored["candidate"] | {"hidden": tuple(stored["candidate"]["hidden"])}
+        parts = {"candidate": Candidate(**candidate), "method": Method(**stored["method"])}
+        return cls(**stored | parts)
+
+
+class Trial(NamedTuple):
+    """A candidate's predictions of out-of-fold rows."""
+
+    candidate: Candidate
+    y: np.ndarray
+    weight: np.ndarray
+    log_probs: dict[str, np.ndarray]  # by method, of each row
+    predictives: list[tuple[dict[str, PredictiveBase], np.ndarray]]  # of each fold, and its y
+    seconds: float
+    rate: float  # rows times weights, a second
+
+    def mean(self, name: str) -> float:
+        """Log-likelihood of a row."""
+        return float(np.average(self.log_probs[name], weights=self.weight))
+
+    @property
+    def best(self) -> str:
+        """The better of ensemble and chains."""
+        names = [name for name in (MILE_NAME, ENSEMBLE) if name in self.log_probs]
+        return max(names, key=self.mean)
+
+    def gain_over(self, other: Trial, name: str, other_name: str) -> tuple[float, float]:
+        """By how much it predicts better, and the standard error of that."""
+        difference = self.log_probs[name] - other.log_probs[other_name]
+        gain = float(np.average(difference, weights=self.weight))
+        variance = float(np.average((difference - gain) ** 2, weights=self.weight))
+        return gain, math.sqrt(variance / max(float(np.sum(self.weight)) - 1.0, 1.0))
+
+
+def select(
+    problem: Problem,
+    budget: float | None,
+    callback: Callable[[FitEvent], object] | None,
+) -> Selection:
+    """Try candidates and choose; `budget` is in seconds."""
+    began = time.perf_counter()
+    first = Candidate(problem.hidden[0], problem.prior_scales[0], problem.noises[0])
+    shapes = [
+        first,
+        *(first._replace(noise=noise) for noise in problem.noises[1:]),
+        *(first._replace(hidden=hidden) for hidden in problem.hidden[1:]),
+    ]
+    crew = _Crew(problem, callback, len(shapes) + len(problem.prior_scales) - 1)
+    trials = crew.run(shapes)
+    best = best_of(trials)
+    elapsed = time.perf_counter() - began
+    if best is not None and (budget is None or elapsed < SELECTION_SHARE * budget):
+        base = best.candidate
+        scales = [base._replace(prior_scale=scale) for scale in problem.prior_scales[1:]]
+        trials += crew.run(scales)
+        best = best_of([best, *trials[len(shapes) :]])
+    if best is None:
+        raise DivergenceError(f"No candidate could be fitted. {crew.failures[0]}")
+    found = [trial for trial in trials if trial is not None]
+    return choose(problem, best, found, crew.failures, budget, time.perf_counter() - began)
+
+
+def best_of(trials: list[Trial | None]) -> Trial | None:
+    """The first, unless a later one is clearly better."""
+    best: Trial | None = None
+    for trial in trials:
+        if best is None:
+            best = trial
+        elif trial is not None:
+            gain, error = trial.gain_over(best, trial.best, best.best)
+            best = trial if gain > CLEAR_GAIN * error else best
+    return best
+
+
+class _Crew:
+    """Tries candidates side by side: most of their time is compiling."""
+
+    def __init__(
+        self, problem: Problem, callback: Callable[[FitEvent], object] | None, number: int
+    ):
+        self._problem, self._callback, self._number = problem, callback, number
+        self._count, self._is_stopped, self._lock = 0, False, threading.Lock()
+        self.failures: list[str] = []
+
+    def run(self, candidates: list[Candidate]) -> list[Trial | None]:
+        """The trials in order; None for one that failed."""
+        pool = ThreadPoolExecutor(min(len(candidates), num_cores()) or 1)
+        try:
+            return list(pool.map(self._one, candidates))
+        finally:
+            self._is_stopped = True
+            pool.shutdown(cancel_futures=True)
+            self._is_stopped = False
+
+    def _one(self, candidate: Candidate) -> Trial | None:
+        with self._lock:
+            self._count += 1
+            name = f"candidate {self._count} of {self._number}"
+        try:
+            return _try(self._problem, candidate, lambda event: self._hear(event, name))
+        except DivergenceError as error:
+            self.failures.append(f"{_described(candidate)} failed: {error}")
+            return None
+
+    def _hear(self, event: FitEvent, name: str) -> bool:
+        with self._lock:
+            callback = self._callback
+            event = event._replace(phase=f"{name}/{event.phase}")
+            return self._is_stopped or (callback is not None and bool(callback(event)))
+
+
+def _try(
+    problem: Problem, candidate: Candidate, callback: Callable[[FitEvent], object] | None
+) -> Trial:
+    """Fit a candidate without each fold in turn, and predict the fold."""
+    began = time.perf_counter()
+    real = problem.rows.take(slice(SELECTION_ROWS))
+    rows = pad_rows(real)
+    fold = _folds(problem, len(real.y))
+    algorithm: Algorithm = SHORT.algorithm()
+    if not allows_chains(problem.work(candidate)):
+        algorithm = Ensemble(num_members=SHORT.num_members, validation_fraction=HELD_OUT)
+    predictives, log_probs, held_out, rate = [], [], [], 0.0
+    for k in range(_num_folds(len(real.y))):
+        weight = rows.weight.copy()
+        weight[: len(fold)][fold == k] = 0.0  # as many rows for every fold: compiled once
+        posterior = fit(
+            problem.make_model(candidate),
+            algorithm,
+            (rows.x, rows.y, weight),
+            seed=problem.seed,
+            callback=callback,
+            progress=False,
+        )
+        index = np.flatnonzero(fold == k)
+        left_out = real.take(index)
+        found = _predict(posterior, left_out)
+        members = [found.pop(name) for name in list(found) if name.startswith("member")]
+        log_prob = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
+        log_prob[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
+        predictives.append((found | {PLAIN: members[0]}, left_out.y))
+        log_probs.append(log_prob)
+        held_out.append(left_out)
+        rate = max(
+            rate, _rate(posterior, problem.work(candidate) * len(rows.y) / len(problem.rows.y))
+        )
+    return Trial(
+        candidate,
+        np.concatenate([part.y for part in held_out]),
+        np.concatenate([part.weight for part in held_out]),
+        {name: np.concatenate([p[name] for p in log_probs]) for name in log_probs[0]},
+        predictives,
+        time.perf_counter() - began,
+        rate,
+    )
+
+
+def _num_folds(num_rows: int) -> int:
+    """Small tables need more than one, or the choice is noise."""
+    return 3 if num_rows < 500 else 2 if num_rows < 1000 else 1
+
+
+def _folds(problem: Problem, number: int) -> np.ndarray:
+    """The fold of each row; classes are spread evenly. Rows are in random order already."""
+    order = np.arange(number)
+    if problem.is_classification:
+        order = np.argsort(problem.rows.y[:number], kind="stable")
+    fold = np.empty(number, int)
+    fold[order] = np.arange(number) % FOLDS
+    return fold
+
+
+def _predict(posterior: Posterior, rows: Rows) -> dict[str, PredictiveBase]:
+    """Predictions of every member, of all of them, and of the chains if there are any."""
+    family = posterior.family
+    members = family.members if isinstance(family, Mixture) else posterior.state.members
+    parts = {f"member {i}": member for i, member in enumerate(members)}
+    parts[ENSEMBLE] = Mixture(tuple(members))
+    if not isinstance(family, Mixture):
+        parts[MILE_NAME] = family
+    return {
+        name: dataclasses.replace(posterior, family=part).predict(rows.x)
+        for name, part in parts.items()
+    }
+
+
+def _rate(posterior: Posterior, work: float) -> float:
+    """Rows times weights that chains get through in a second."""
+    phase = posterior.phases[-1]
+    return phase.num_gradients * work / max(phase.seconds, 1e-9)
+
+
+def choose(
+    problem: Problem,
+    best: Trial,
+    tried: list[Trial],
+    failures: list[str],
+    budget: float | None,
+    elapsed: float,
+) -> Selection:
+    name = best.best
+    gain, error = best.gain_over(best, name, PLAIN)
+    note = (
+        f"auto: {name} with {_described(best.candidate)} has the best log-likelihood of"
+        f" {len(best.y)} out-of-fold rows, {best.mean(name):.3f}; a plain network has"
+        f" {best.mean(PLAIN):.3f}."
+    )
+    if gain <= error:
+        name = PLAIN
+        note = (
+            f"auto: with {_described(best.candidate)} no method predicts out-of-fold rows better"
+            f" than the plain network by a standard error ({gain:.3f}, {error:.3f}): it is"
+            " returned."
+        )
+    speed = 1.0
+    work = problem.work(best.candidate)
+    if budget is not None and best.rate:
+        compiling = tried[0].seconds / 2
+        left = max(0.1 * budget, budget - elapsed - compiling)
+        speed = best.rate * left / TOTAL_WORK
+    rows = [
+        {
+            **trial.candidate._asdict(),
+            "hidden": list(trial.candidate.hidden),
+            **{name: trial.mean(name) for name in trial.log_probs},
+            "seconds": trial.seconds,
+        }
+        for trial in tried
+    ]
+    return Selection(
+        best.candidate,
+        method_for(name, work, speed),
+        rows,
+        _all_scores(best, problem.y_scale),
+        " ".join([note, *failures]),
+    )
+
+
+def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str, float]]:
+    """Scores of every method with the chosen settings in units of y, averaged over folds."""
+    found: dict[str, dict[str, float]] = {}
+    for name in trial.predictives[0][0]:
+        pairs = [(predictives[name], y) for predictives, y in trial.predictives]
+        if y_scale is not None:
+            unit = Scaling(np.zeros_like(y_scale), y_scale)
+            pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
+        parts = [score(q, y) for q, y in pairs]
+        found[name] = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
+    return found
+
+
+def _described(candidate: Candidate) -> str:
+    hidden = "-".join(map(str, candidate.hidden)) or "no hidden layer"
+    noise = "" if candidate.noise is None else f", {candidate.noise} noise"
+    return f"{hidden}, prior scale {candidate.prior_scale:g}{noise}"
+
+
+def stored_or(
+    checkpoint: str | os.PathLike[str] | Checkpoint | None, choose: Callable[[], Selection]
+) -> Selection:
+    """The choice that an earlier process has made for this run, or a new one, written down."""
+    if checkpoint is None:
+        return choose()
+    folder = Path(checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint)
+    place = folder / FILE
+    if isinstance(checkpoint, Checkpoint) and checkpoint.resume and place.is_dir():
+        return Selection.from_json(folders.read_folder(place)[1])
+    selection = choose()
+    folder.mkdir(exist_ok=True)
+    folders.write_folder(place, {}, selection.to_json(), overwrite=True)
+    return selection

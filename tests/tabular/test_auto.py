@@ -1,0 +1,171 @@
+"""`method="auto"`: what it tries, what it chooses, and that the choice is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bayeslearn as bl
+from bayeslearn.errors import ArgumentError
+from bayeslearn.families import Mixture
+from bayeslearn.tabular import candidates, selection
+from bayeslearn.tabular.candidates import Candidate, Method, method_for
+from bayeslearn.tabular.selection import Selection, Trial
+
+
+@pytest.fixture(scope="module")
+def short():
+    """Chains of a hundredth of their length; one fold."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(candidates, "MIN_STEPS", 100)
+    patch.setattr(candidates, "MAX_STEPS", 100)
+    patch.setattr(selection, "SHORT", Method("mile", 2, 100))
+    patch.setattr(selection, "_num_folds", lambda rows: 1)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    x = 3.0 + rng.normal(size=(120, 2)) * [1.0, 100.0]
+    y = 50.0 + 10.0 * np.sin(x[:, 0]) + rng.normal(size=120)
+    return x, y
+
+
+@pytest.fixture(scope="module")
+def fitted(short, table):
+    events = []
+    x, y = table
+    regressor = bl.BayesianNNRegressor(hidden=(6,), num_steps=200, random_state=0)
+    return regressor.fit(x[:90], y[:90], callback=lambda event: events.append(event)), events
+
+
+def test_a_default_fit_says_what_was_tried_and_chosen(fitted, table):
+    regressor, events = fitted
+    x, y = table
+    tried = [(row["prior_scale"], row["noise"]) for row in regressor.candidates_]
+    assert tried[:2] == [(3.0, "student-t"), (3.0, "learned")]
+    assert {scale for scale, _ in tried} == {1.0, 3.0, 10.0}
+    assert all({"map", "ensemble", "mile", "seconds"} <= set(row) for row in regressor.candidates_)
+    assert regressor.chosen_["hidden"] == (6,)
+    assert regressor.chosen_["method"] in ("mile", "ensemble")
+    assert {"rmse", "log_likelihood", "coverage90"} <= set(regressor.baseline_["map"])
+    assert 0.5 < regressor.baseline_["map"]["rmse"] < y.std()  # in units of y
+    assert regressor.posterior_.notes[0].startswith("auto: ")
+    assert {event.phase.split("/")[0] for event in events} >= {"candidate 1 of 4", "main"}
+    assert regressor.score(x[90:], y[90:]) > 0.5
+
+
+def test_the_same_seed_chooses_and_predicts_the_same(fitted, table):
+    regressor, _ = fitted
+    x, y = table
+    again = bl.BayesianNNRegressor(**regressor.get_params()).fit(x[:90], y[:90])
+    assert again.chosen_ == regressor.chosen_
+    np.testing.assert_array_equal(again.predict(x[90:]), regressor.predict(x[90:]))
+
+
+def test_saved_and_loaded(fitted, table, tmp_path):
+    regressor, _ = fitted
+    x, _ = table
+    regressor.save(tmp_path / "saved")
+    loaded = bl.tabular.load(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.predict(x), regressor.predict(x))
+    assert loaded.chosen_["method"] == regressor.chosen_["method"]
+    assert len(loaded.candidates_) == len(regressor.candidates_)
+
+
+def test_classes_and_an_ensemble(short):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(80, 2))
+    labels = np.where(x[:, 0] + 0.3 * rng.normal(size=80) > 0, "yes", "no")
+    classifier = bl.BayesianNNClassifier(hidden=(4,), num_steps=200, random_state=0)
+    classifier.fit(x[:60], labels[:60])
+    assert {row["noise"] for row in classifier.candidates_} == {None}
+    assert classifier.score(x[60:], labels[60:]) > 0.7
+    ensemble = bl.BayesianNNClassifier(
+        hidden=(4,), num_steps=200, method=bl.Ensemble(num_members=3), random_state=0
+    ).fit(x[:60], labels[:60])
+    assert isinstance(ensemble.posterior_.family, Mixture)
+    assert ensemble.chosen_["prior_scale"] == 3.0
+    with pytest.raises(ArgumentError, match=r"3 members by ensemble.*Fit again on all rows"):
+        ensemble.partial_fit(x[60:], labels[60:])
+
+
+def trial(candidate=None, **log_probs):
+    """Of a hundred rows."""
+    values = {name: np.asarray(value, float) for name, value in log_probs.items()}
+    ones = np.ones(100)
+    return Trial(candidate or Candidate((4,), 3.0), ones, ones, values, [], 1.0, 1.0)
+
+
+def test_a_candidate_must_be_better_by_a_standard_error():
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=100)
+    first = trial(mile=np.zeros(100), ensemble=np.zeros(100) - 1)
+    lucky = trial(mile=0.05 + noise - noise.mean(), ensemble=np.zeros(100) - 1)
+    better = trial(mile=0.5 + noise - noise.mean(), ensemble=np.zeros(100) - 1)
+    assert selection.best_of([first, lucky]) is first
+    assert selection.best_of([first, lucky, better]) is better
+    assert selection.best_of([None, lucky]) is lucky
+    assert selection.best_of([None, None]) is None
+
+
+def test_the_plain_network_is_returned_where_nothing_is_better():
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=100)
+    problem = selection.Problem(
+        None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0
+    )
+
+    def chosen(gain):
+        values = {"map": np.zeros(100), "mile": gain + noise - noise.mean(), "ensemble": noise - 9}
+        best = trial(**values)._replace(predictives=[({}, np.zeros(0))])
+        return selection.choose(problem, best, [best], [], None, 1.0)
+
+    assert chosen(0.05).method.name == "map"
+    assert "it is returned" in chosen(0.05).note
+    assert chosen(0.5).method.name == "mile"
+    assert chosen(0.05).method.algorithm().num_members == 1
+
+
+def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():
+    small, large = method_for("mile", 1e5), method_for("mile", 2e7)
+    assert small.num_members == 8
+    assert large.num_members == 4
+    assert candidates.MIN_STEPS <= large.num_steps < small.num_steps
+    assert method_for("mile", 2e7, speed=4.0).num_steps > large.num_steps
+    assert candidates.allows_chains(1e5)
+    assert not candidates.allows_chains(1e9)
+    algorithm = small.algorithm()
+    kept = algorithm.sampler.num_samples * algorithm.num_members
+    assert kept <= 1000
+    assert algorithm.sampler.num_warmup == small.num_steps // 2
+
+
+def test_a_resumed_run_keeps_its_choice(tmp_path):
+    made = Selection(
+        Candidate((4, 4), 3.0, "student-t"), Method("mile", 2, 100), [{"map": 1.0}], {}, "why"
+    )
+    new = bl.Checkpoint(tmp_path / "run")
+    assert selection.stored_or(new, lambda: made) == made
+    again = bl.Checkpoint(tmp_path / "run", resume=True)
+    assert selection.stored_or(again, lambda: pytest.fail("chosen again")) == made
+    assert selection.stored_or(None, lambda: made) == made
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"budget": "soon"}, "`budget` must be a number of seconds"),
+        (
+            {"budget": "1m", "method": "map"},
+            "`budget` must be None with a method",
+        ),
+        ({"prior_scale": "wide"}, "`prior_scale` must be"),
+        ({"noise": "loud", "method": "map"}, "`noise` must be"),
+    ],
+)
+def test_bad_settings_are_refused(given, message, table):
+    with pytest.raises(ArgumentError, match=message):
+        bl.BayesianNNRegressor(random_state=0, **given).fit(*table)
