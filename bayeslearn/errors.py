@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -75,11 +75,16 @@ def check_whole(argument: str, value: object, least: int) -> None:
 
 
 def check_positive(
-    argument: str, value: object, remedy: str = "", *, alternatives: str = "", array: bool = False
+    argument: str,
+    value: object,
+    remedy: str = "",
+    *,
+    alternatives: Sequence[str] = (),
+    array: bool = False,
 ) -> None:
     """Refuse what is not a positive, finite number or, with `array`, an array of such numbers.
 
-    `alternatives` names what else the argument takes, after a comma.
+    `alternatives` are names that the argument takes as well.
     """
     import numpy as np
 
@@ -88,7 +93,8 @@ def check_positive(
     if is_number and np.all(np.isfinite(number)) and np.all(number > 0):
         return
     must = "be positive and finite" if array and is_number else "be a positive number"
-    refuse(argument, value, must + alternatives, remedy)
+    *others, last = must, *(f'"{name}"' for name in alternatives)
+    refuse(argument, value, f"{', '.join(others)} or {last}" if others else last, remedy)
 
 
 def moved_keywords(**places: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -33,6 +33,7 @@ from bayeslearn.models.model import Model
 from bayeslearn.models.networks import MLP
 from bayeslearn.models.priors.specs import Normal
 from bayeslearn.models.protocols import Network
+from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
@@ -59,37 +60,6 @@ LEARNED = (
     *("n_features_in_", "feature_names_in_", "classes_"),
     *("chosen_", "candidates_", "baseline_"),
 )
-PARAMETERS = """
-    Parameters:
-        hidden: sizes of the hidden layers; () is a linear model. "auto": chosen with
-            method="auto", by the number of rows for MILE and ensembles, else (50,).
-        activation: a name from `jax.nn` ("tanh", "relu", ...) or a function.
-        method: how the posterior is inferred: a name from `bl.ALGORITHMS` or an algorithm. "auto":
-            MILE, an ensemble or the plain network, whichever predicts out-of-fold rows best.
-        prior_scale: prior standard deviation of the weights, divided by the square root of a
-            layer's inputs. "auto": chosen with method="auto", 3 for MILE and ensembles, else
-            {prior_scale:g}.
-        num_steps, batch_size, starts, progress: see `bl.fit`. Samplers carry their own counts.
-        validation_fraction: fraction of the rows held out, whose log-likelihood decides when to
-            stop.
-        num_samples: draws of the weights in a prediction.
-        random_state: a whole number, a NumPy `RandomState`, or None for another result each time.
-        network: a network in place of `hidden` and `activation`; see `bl.Model`.
-        budget: about how long a fit with method="auto" may take, such as "1m", or seconds; None:
-            a fixed amount of work, so that the result does not depend on the machine's speed.
-"""
-ATTRIBUTES = """
-    Attributes:
-        posterior_: the `bl.Posterior`; it predicts in the units of the data, as the estimator does.
-        trace_: its trace.
-        scaling_: mean and scale of the columns of x.
-        chosen_: the settings of the fit as a dict: those chosen, and those given.
-        candidates_: with method="auto", settings that were tried, as a list of dicts: out-of-fold
-            log-likelihood of a plain network ("map"), of an "ensemble" and of "mile", in units of
-            the scaled y, and seconds.
-        baseline_: with method="auto", scores on out-of-fold rows of the plain network and the
-            other methods with the chosen settings.
-"""
 Callback = Callable[[FitEvent], object]
 
 
@@ -196,9 +166,6 @@ class BayesianNN(BaseEstimator):
             devices=devices,
             **self._options(method),
         )
-        if self.network is None:
-            # So that a row's prediction does not depend on the rows beside it.
-            posterior = posterior.in_double_precision()
         notes = (*notes, *posterior.notes)
         self.posterior_ = dataclasses.replace(posterior, scaling=scaling, notes=notes)
         return self
@@ -239,7 +206,9 @@ class BayesianNN(BaseEstimator):
         number, columns = len(rows.y), rows.x.shape[1]
 
         def work(candidate: Candidate) -> float:
-            outputs = self._likelihood(candidate.noise, scaling).bind(rows.y)[0].num_outputs
+            with inside_double_precision():
+                likelihood, _ = self._likelihood(candidate.noise, scaling).bind(rows.y)
+            outputs = likelihood.num_outputs
             return float(number) * num_weights(candidate.hidden, columns, outputs)
 
         problem = Problem(
@@ -277,7 +246,7 @@ class BayesianNN(BaseEstimator):
         """Refuse settings that make no sense; the algorithm of `method`, None for "auto"."""
         method = None if is_auto(self.method) else check_algorithm(self.method, "method")
         if not is_auto(self.prior_scale):
-            check_positive("prior_scale", self.prior_scale, alternatives='"auto"')
+            check_positive("prior_scale", self.prior_scale, alternatives=("auto",))
         if self.budget is not None:
             if method is not None:
                 refuse("budget", self.budget, 'be None with a method other than "auto"')
@@ -325,6 +294,9 @@ class BayesianNN(BaseEstimator):
         check_is_fitted(self, "posterior_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         posterior = self.posterior_
+        if self.network is None:
+            # So that a row's prediction does not depend on the rows beside it.
+            posterior = posterior.in_double_precision()
         number = None if isinstance(posterior.family, ClosedForm) else int(self.num_samples)
         return posterior.predict(X, num_samples=number, seed=posterior.seed)
 

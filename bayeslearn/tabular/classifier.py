@@ -13,8 +13,6 @@ from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical
 from bayeslearn.tabular.base import (
-    ATTRIBUTES,
-    PARAMETERS,
     BayesianNN,
     Callback,
     Uncertainty,
@@ -29,6 +27,7 @@ from bayeslearn.tabular.sklearn_parts import (
     column_or_1d,
     validate_data,
 )
+from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
 
 class BayesianNNClassifier(ClassifierMixin, BayesianNN):

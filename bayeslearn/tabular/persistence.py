@@ -71,5 +71,4 @@ def _from_version_1(posterior: Posterior, learned: dict[str, Any]) -> Posterior:
         y = Scaling(y.mean[0], y.scale[0])
         likelihood = dataclasses.replace(likelihood, is_vector=True)
         target = dataclasses.replace(target, likelihood=likelihood)
-    posterior = dataclasses.replace(posterior, target=target, scaling=TableScaling(x, y))
-    return posterior.in_double_precision()
+    return dataclasses.replace(posterior, target=target, scaling=TableScaling(x, y))

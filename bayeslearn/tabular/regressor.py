@@ -16,8 +16,6 @@ from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayeslearn.models.likelihoods.student import StudentT
 from bayeslearn.tabular.base import (
-    ATTRIBUTES,
-    PARAMETERS,
     BayesianNN,
     Callback,
     Uncertainty,
@@ -25,6 +23,7 @@ from bayeslearn.tabular.base import (
 )
 from bayeslearn.tabular.candidates import NOISES, Noise
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if, validate_data
+from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
 MIN_NOISE = 1e-3  # relative to the standard deviation of y, where it depends on x
 LIKELIHOODS: dict[str, Likelihood] = {
@@ -149,9 +148,9 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         X, y = validate_data(
             self, X, y, reset=first, dtype=np.float64, multi_output=True, y_numeric=True
         )
-        if not first and np.shape(self.y_scaling_.mean) != y.shape[1:]:
-            columns = np.shape(self.y_scaling_.mean) or "one column"
-            refuse("y", Shown(f"shape {y.shape}"), f"be like in the first fit: {columns}")
+        if not first and (columns := np.shape(self.y_scaling_.mean)) != y.shape[1:]:
+            must = f"have {columns[0]} column(s)" if columns else "be a vector"
+            refuse("y", Shown(f"shape {y.shape}"), f"{must}, as in the first fit")
         return X, y.astype(np.float64)
 
     def _scaling_of_y(self, rows: Rows) -> Scaling:
@@ -166,6 +165,5 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         assert scaling is not None
         if isinstance(noise, str) and noise in LIKELIHOODS:
             return LIKELIHOODS[noise]
-        names = ", ".join(f'"{name}"' for name in ("auto", *LIKELIHOODS))
-        check_positive("noise", noise, alternatives=names)
+        check_positive("noise", noise, alternatives=("auto", *LIKELIHOODS))
         return Gaussian(noise_scale=noise / scaling.scale)

@@ -15,10 +15,9 @@ from bayeslearn.tabular.selection import Selection, Trial
 
 @pytest.fixture(scope="module")
 def short():
-    """Chains of a hundredth of their length; one fold."""
+    """Two members, chains of a hundredth of their length, one fold."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(candidates, "MIN_STEPS", 100)
-    patch.setattr(candidates, "MAX_STEPS", 100)
+    patch.setattr(selection, "method_for", lambda name, *_: Method(name, 2, 100))
     patch.setattr(selection, "SHORT", Method("mile", 2, 100))
     patch.setattr(selection, "_num_folds", lambda rows: 1)
     yield

@@ -1,0 +1,33 @@
+"""Parts of the estimators' docstrings."""
+
+PARAMETERS = """
+    Parameters:
+        hidden: sizes of the hidden layers; () is a linear model. "auto": chosen with
+            method="auto", by the number of rows for MILE and ensembles, else (50,).
+        activation: a name from `jax.nn` ("tanh", "relu", ...) or a function.
+        method: how the posterior is inferred: a name from `bl.ALGORITHMS` or an algorithm. "auto":
+            MILE, an ensemble or the plain network, whichever predicts out-of-fold rows best.
+        prior_scale: prior standard deviation of the weights, divided by the square root of a
+            layer's inputs. "auto": chosen with method="auto", 3 for MILE and ensembles, else
+            {prior_scale:g}.
+        num_steps, batch_size, starts, progress: see `bl.fit`. Samplers carry their own counts.
+        validation_fraction: fraction of the rows held out, whose log-likelihood decides when to
+            stop.
+        num_samples: draws of the weights in a prediction.
+        random_state: a whole number, a NumPy `RandomState`, or None for another result each time.
+        network: a network in place of `hidden` and `activation`; see `bl.Model`.
+        budget: about how long a fit with method="auto" may take, such as "1m", or seconds; None:
+            a fixed amount of work, so that the result does not depend on the machine's speed.
+"""
+ATTRIBUTES = """
+    Attributes:
+        posterior_: the `bl.Posterior`; it predicts in the units of the data, as the estimator does.
+        trace_: its trace.
+        scaling_: mean and scale of the columns of x.
+        chosen_: the settings of the fit as a dict: those chosen, and those given.
+        candidates_: with method="auto", settings that were tried, as a list of dicts: out-of-fold
+            log-likelihood of a plain network ("map"), of an "ensemble" and of "mile", in units of
+            the scaled y, and seconds.
+        baseline_: with method="auto", scores on out-of-fold rows of the plain network and the
+            other methods with the chosen settings.
+"""
