@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+from versus_tables import rows_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "versus"
@@ -349,58 +350,6 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{case_name}: {peer}", flush=True)
 
 
-# Tables
-
-
-def per_unit(turn: dict, unit: str, part: str = "all") -> float:
-    if unit == "effective sample":
-        seconds = turn["seconds"] - (turn["warmup_seconds"] if part == "draws" else 0.0)
-        return seconds / turn["ess"]
-    return turn["seconds"] / turn["units"]
-
-
-def quartiles(values: list[float]) -> str:
-    low, _, high = statistics.quantiles(values, n=4)
-    return f"{statistics.median(values):.2f} ({low:.2f} to {high:.2f})"
-
-
-def ratios(cell: dict, pair: tuple[str, str], unit: str, part: str = "all") -> list[float] | None:
-    above, below = (cell["contenders"].get(label) for label in pair)
-    if above is None or below is None:
-        return None
-    return [
-        per_unit(a, unit, part) / per_unit(b, unit, part)
-        for a, b in zip(above["turns"], below["turns"], strict=True)
-    ]
-
-
-def rows_of(cell: dict, case: Case) -> list[str]:
-    parts = ("all", "draws") if case.unit == "effective sample" else ("all",)
-    lines = []
-    if cell["case"] == "memory":
-        (found,) = cell["contenders"].values()
-        peak = max(turn["megabytes"] for turn in [found["setup"], *found["turns"]])
-        return [f"| memory | {cell['peer']} | peak beyond draws and rows | {peak:.0f} MB | | |"]
-    for part in parts:
-        for name, pair in case.ratios.items():
-            found = ratios(cell, pair, case.unit, part)
-            if found is None:
-                continue
-            words = [
-                f"{1e3 * statistics.median(per_unit(t, case.unit, part) for t in c['turns']):.4g}"
-                for c in (cell["contenders"][label] for label in pair)
-            ]
-            what = name if part == "all" else f"{name}, without warm-up"
-            compiled = " / ".join(
-                f"{cell['contenders'][label]['setup']['seconds']:.1f}" for label in pair
-            )
-            lines.append(
-                f"| {cell['case']} | {cell['peer']} | {what} | {quartiles(found)}"
-                f" | {' / '.join(words)} | {compiled} |"
-            )
-    return lines
-
-
 def table(results: Path) -> str:
     lines = [
         "| case | peer | ratio of times | median (quartiles) | ms per unit | first turn, s |",
@@ -412,7 +361,8 @@ def table(results: Path) -> str:
         if "failed" in cell:
             lines.append(f"| {cell['case']} | {cell['peer']} | failed: {cell['failed']} | | | |")
         else:
-            lines += rows_of(cell, known[cell["case"]])
+            case = known[cell["case"]]
+            lines += rows_of(cell, case.unit, case.ratios)
     return "\n".join(lines)
 
 

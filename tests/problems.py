@@ -80,3 +80,8 @@ def quick(name: str) -> bl.Algorithm:
 def quick_options(name: str) -> dict:
     """`fit` options to go with `quick`."""
     return {"num_chains": 2} if bl.ALGORITHMS[name].capabilities.is_sampler else {"num_steps": 40}
+
+
+def arviz_groups(data):
+    """Names of the groups of an InferenceData (ArviZ 0.x) or a DataTree (1.x)."""
+    return set(data.groups() if callable(data.groups) else data.children)

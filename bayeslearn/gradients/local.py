@@ -270,7 +270,8 @@ def _value(env: dict[Var, Value], atom: Atom) -> Value:
 def _evaluate_loop(loop: sites.Loop, values: list[Value], at_site: AtSite) -> list[Value]:
     """A scan for one row."""
     params = loop.eqn.params
-    begin, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+    begin, num_carry = sites.loop_sizes(loop.eqn)
+    end = begin + num_carry
 
     def step(carry: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
         outs = _evaluate(loop.body, [*values[:begin], *carry, *now], at_site)

@@ -176,7 +176,7 @@ class _Analysis:
         self, eqn: Eqn, rows: set[Var], paths: dict[Var, Path], times: tuple[int, ...]
     ) -> Loop:
         """The sites in the body of a scan."""
-        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        num_consts, num_carry = loop_sizes(eqn)
         is_row = [is_variable(v) and v in rows for v in eqn.invars]
         body = eqn.params["jaxpr"]
         while True:  # a carry that depends on the example after a step does so from the start
@@ -202,6 +202,22 @@ class _Analysis:
         block = self.block(inlined, row_vars, inside, (*times, eqn.params["length"]))
         ends = num_consts + num_carry
         return Loop(eqn, block, tuple(is_row[num_consts:ends]), tuple(is_row[ends:]))
+
+
+def loop_sizes(eqn: Eqn) -> tuple[int, int]:
+    """How many of a scan's inputs are constants, and how many are its carry.
+
+    By shapes, for versions of JAX name these numbers differently: what is scanned over has one axis
+    more outside the body than inside.
+    """
+    body = eqn.params["jaxpr"].jaxpr
+
+    def same(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
+        pairs = zip(outer, inner, strict=True)
+        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in pairs)  # type: ignore[attr-defined]
+
+    num_carry = same(eqn.outvars, body.outvars)
+    return same(eqn.invars, body.invars) - num_carry, num_carry
 
 
 def _loop_outs(loop: Loop) -> tuple[bool, ...]:

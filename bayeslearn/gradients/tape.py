@@ -84,7 +84,7 @@ def run(block: sites.Block, arguments: Sequence[Value], tape: Tape) -> list[Valu
 def _run_loop(loop: sites.Loop, env: dict[Var, Value], rows: set[Var], tape: Tape) -> list[Value]:
     """A scan for all rows, whose body has probes for each step."""
     eqn, params = loop.eqn, loop.eqn.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = sites.loop_sizes(eqn)
     values = [sites.value_of(env, v) for v in eqn.invars]
     is_row = [sites.is_variable(v) and v in rows for v in eqn.invars]
     ends = num_consts + num_carry

@@ -14,7 +14,7 @@ from bayeslearn.errors import Shown, moved_keywords, refuse
 from bayeslearn.inference.arguments import check_algorithm
 from bayeslearn.inference.context import Callback
 from bayeslearn.inference.multistart import MultiStart
-from bayeslearn.inference.options import Checkpoint, Devices, FitOptions, to_layout
+from bayeslearn.inference.options import MOVED, Checkpoint, Devices, FitOptions, to_layout
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.resuming import check_rebuilt, rebuild_model, require_or_stored
 from bayeslearn.inference.run import infer
@@ -27,18 +27,8 @@ from bayeslearn.storage.checkpoints import Checkpointer
 from bayeslearn.storage.run_folder import RunFolder
 from bayeslearn.tree import PyTree
 
-_OPTIONS = ("eval_every", "patience", "chunk_size", "microbatch", "remat", "num_data")
-_MOVED = {
-    **{name: f"options=bl.FitOptions({name}=...)" for name in _OPTIONS},
-    "params": "init=...",
-    "every": "checkpoint=bl.Checkpoint(folder, every=...)",
-    "keep": "checkpoint=bl.Checkpoint(folder, keep=...)",
-    "mesh": "devices=bl.Devices(mesh)",
-    "shard": "devices=bl.Devices(mesh, shard=...)",
-}
 
-
-@moved_keywords(**_MOVED)
+@moved_keywords(**MOVED)
 @double_precision
 def fit(
     model: Model | Target,
@@ -130,7 +120,7 @@ def _checkpointer(
     return new
 
 
-@moved_keywords(**_MOVED)
+@moved_keywords(**MOVED)
 @double_precision
 def resume(
     path: str | os.PathLike[str] | Checkpoint,

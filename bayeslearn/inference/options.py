@@ -12,6 +12,17 @@ from bayeslearn.distributed.mesh import Layout, layout
 from bayeslearn.errors import check_whole, refuse
 from bayeslearn.storage.checkpoints import EVERY, KEEP
 
+# Arguments of `fit` in version 0.1, and where they are now.
+_OPTIONS = ("eval_every", "patience", "chunk_size", "microbatch", "remat", "num_data")
+MOVED = {
+    **{name: f"options=bl.FitOptions({name}=...)" for name in _OPTIONS},
+    "params": "init=...",
+    "every": "checkpoint=bl.Checkpoint(folder, every=...)",
+    "keep": "checkpoint=bl.Checkpoint(folder, keep=...)",
+    "mesh": "devices=bl.Devices(mesh)",
+    "shard": "devices=bl.Devices(mesh, shard=...)",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:

@@ -80,7 +80,9 @@ def diagnose(posterior: Posterior) -> Diagnostics:
     log_density = posterior.trace["log_density"][:, :, None]
     rhat_density = float(convergence(log_density, has_tail=False)[0][0])
     divergences = int(np.sum(posterior.trace.get("diverging", 0)))
-    warning = _warning(posterior.algorithm.name, what, predictions, chains, num)
+    warning = ""
+    if not posterior.algorithm.capabilities.is_composite:  # whose chains stay in modes of their own
+        warning = _warning(posterior.algorithm.name, what, predictions, chains, num)
     energy = _energy(posterior)
     fraction = np.full(chains, np.nan) if energy is None else bfmi(energy)
     return Diagnostics(*weights, *predictions, rhat_density, divergences, warning, fraction)

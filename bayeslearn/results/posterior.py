@@ -18,10 +18,10 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data, check_data, check_inputs
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.distributed.mesh import Layout
-from bayeslearn.errors import ArgumentError, StorageError, check_whole, refuse
+from bayeslearn.errors import ArgumentError, StorageError, check_whole, moved_keywords, refuse
 from bayeslearn.families import Draws, Mixture, Point
 from bayeslearn.families.base import ClosedForm, Family
-from bayeslearn.inference.options import Devices, Phase, to_layout
+from bayeslearn.inference.options import MOVED, Devices, Phase, to_layout
 from bayeslearn.inference.run import RunResult
 from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target, check_like_training
@@ -191,6 +191,7 @@ class Posterior:
             for name, m, s, low, up in zip(tree.leaf_names(mean), *columns, strict=True)
         ]
 
+    @moved_keywords(**MOVED)
     def update(
         self,
         new_data: Data,
@@ -208,11 +209,14 @@ class Posterior:
             seed: default: one more than this posterior's.
             history: the rows this posterior was fitted to, for a sampler: where its draws cannot
                 be reweighted it is then run again on all rows.
-            fit_options: further arguments of `fit`.
+            fit_options: further arguments of `fit`, but for `checkpoint`.
         """
         if self.scaling is not None:
             new_data = _scaled(new_data, "new_data", self.scaling)
             history = None if history is None else _scaled(history, "history", self.scaling)
+            if fit_options.get("validation") is not None:
+                held_out = _scaled(fit_options["validation"], "validation", self.scaling)
+                fit_options["validation"] = held_out
         result = update(
             self, new_data, algorithm=algorithm, seed=seed, history=history, **fit_options
         )

@@ -37,6 +37,7 @@ from bayeslearn.families import Draws, FullGaussian, Mixture, Point
 from bayeslearn.families.base import Gaussian
 from bayeslearn.families.student import ConjugateFamily, ConjugatePrior
 from bayeslearn.inference.arguments import check_algorithm
+from bayeslearn.inference.options import to_layout
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.run import RunResult, infer
 from bayeslearn.models.priors.base import BoundPrior
@@ -91,7 +92,10 @@ def update(
             "Fit again on all rows.",
         )
     batch = _rows(target, new_data, "new_data")
-    options = {"seed": seed, **fit_options}
+    if fit_options.pop("checkpoint", None) is not None:
+        refuse("checkpoint", Shown("a folder"), "be left out: an update cannot be resumed")
+    layout = to_layout(fit_options.pop("devices", None))
+    options = {"seed": seed, "layout": layout, **fit_options}
     if isinstance(family, Draws):
         old = None if history is None else _rows(target, history, "history")
         return _update_draws(posterior, family, batch, algorithm, old, options)

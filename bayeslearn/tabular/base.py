@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -145,6 +146,7 @@ class BayesianNN(BaseEstimator):
         rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         notes: tuple[str, ...] = ()
+        began = time.perf_counter()
         if method is None:
             scaled = Rows(*_scaled(rows, scaling))
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
@@ -154,6 +156,7 @@ class BayesianNN(BaseEstimator):
         else:
             candidate = Candidate(self._sizes(len(rows.y))[0], self._scales()[0], self._noises()[0])
         self.chosen_ = candidate._asdict() | {"method": method.name}
+        seconds = time.perf_counter() - began
         posterior = fit(
             self._model(candidate, scaling.y),
             method,
@@ -166,8 +169,12 @@ class BayesianNN(BaseEstimator):
             devices=devices,
             **self._options(method),
         )
-        notes = (*notes, *posterior.notes)
-        self.posterior_ = dataclasses.replace(posterior, scaling=scaling, notes=notes)
+        self.posterior_ = dataclasses.replace(
+            posterior,
+            scaling=scaling,
+            notes=(*notes, *posterior.notes),
+            wall_time=posterior.wall_time + seconds,
+        )
         return self
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
@@ -232,11 +239,9 @@ class BayesianNN(BaseEstimator):
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
         rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
-        scaling = self.posterior_.scaling
-        assert scaling is not None
         options = self._options(method)
         if held_out is not None:
-            options["validation"] = _scaled(held_out, scaling)
+            options["validation"] = tuple(held_out)
         self.posterior_ = self.posterior_.update(
             tuple(rows), algorithm=method, seed=seed, **options
         )

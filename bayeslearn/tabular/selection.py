@@ -32,6 +32,7 @@ from bayeslearn.errors import DivergenceError
 from bayeslearn.families import Mixture
 from bayeslearn.inference.api import fit
 from bayeslearn.inference.chains import num_cores
+from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import Checkpoint, FitEvent
 from bayeslearn.models.model import Model
 from bayeslearn.predictive_base import PredictiveBase
@@ -202,7 +203,8 @@ class _Crew:
     def _hear(self, event: FitEvent, name: str) -> bool:
         with self._lock:
             callback = self._callback
-            event = event._replace(phase=f"{name}/{event.phase}")
+            rest = event.phase.removeprefix(MAIN).removeprefix("/")
+            event = event._replace(phase=f"{name}/{rest}".rstrip("/"))
             return self._is_stopped or (callback is not None and bool(callback(event)))
 
 

@@ -9,6 +9,7 @@ import pytest
 from command_line import QUICK, fake_report, homes, run
 
 import bayeslearn as bl
+from bayeslearn import progress
 from bayeslearn.cli import runs
 from bayeslearn.tabular import persistence
 from bayeslearn.tabular.compare import api as comparing
@@ -21,6 +22,12 @@ def stand_in():
         patch.setitem(sys.modules, "bayeslearn.report", module)
         patch.setattr(bl, "report", module, raising=False)
         yield module
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """Every command is the first of its process: no line of progress is overdue."""
+    monkeypatch.setattr(progress._Heartbeat, "last_line", None)
 
 
 @pytest.fixture(scope="module")

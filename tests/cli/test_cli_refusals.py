@@ -82,7 +82,11 @@ def test_bad_new_files(fitted, tmp_path, content, message):
     [
         (["--method", "nonsense"], "`method` must be one of map, .*'nonsense'"),
         (["--method", "nonsense", "--learning-rate", "1"], "`method` must be one of"),
-        (["--lerning-rate", "1"], "setting of bayes-by-backprop .*--learning-rate.*Did you mean"),
+        (["--lerning-rate", "1"], "`--lerning-rate` is not an option of --method auto. Choose"),
+        (
+            ["--method", "vogn", "--lerning-rate", "1"],
+            "setting of vogn .*--learning-rate.*Did you mean",
+        ),
         (["--method", "hmc", "--beta1", "1"], "setting of hmc .*--num-warmup"),
         (["--method=vogn", "--learning-rate", "-1"], "`learning_rate` must be greater than 0"),
         (
@@ -90,7 +94,7 @@ def test_bad_new_files(fitted, tmp_path, content, message):
             "`--num-draws` must be a whole number, got '2.5'",
         ),
         (["--method=vadam", "--bias-correction", "x"], "must be true or false, got 'x'"),
-        (["--learning-rate"], "`--learning-rate` needs a value"),
+        (["--method", "vogn", "--learning-rate"], "`--learning-rate` needs a value"),
         (["--hidden", "x"], "'x' is not like 50"),
         (["--num-steps", "x"], "'x' is not a whole number or auto"),
         (["--test-fraction", "1"], "not in the range"),

@@ -90,8 +90,7 @@ def is_old():
     return int(arviz().__version__.partition(".")[0]) < 1
 
 
-def groups(data):
-    return set(data.groups() if is_old() else data.children)
+groups = problems.arviz_groups
 
 
 def log_likelihood(draws, problem, rows=slice(None)):

@@ -177,6 +177,10 @@ def test_refusals(short_fits):
     with pytest.raises(ArgumentError, match=r"have uncertainty.*bl.Laplace\(\) or bl.VOGN\(\)"):
         short_fits["map"].update((x, y))
     vogn = short_fits["vogn"]
+    with pytest.raises(ArgumentError, match="`checkpoint` must be left out: an update cannot be"):
+        vogn.update((x, y), checkpoint="run")
+    with pytest.raises(ArgumentError, match=r"`eval_every` has moved: write options=bl.FitOptions"):
+        vogn.update((x, y), eval_every=5)
     with pytest.raises(ArgumentError, match="`x` must have rows of shape"):
         vogn.update((np.ones((10, 2)), y))
     with pytest.raises(ArgumentError, match="`y` must have 1 column"):

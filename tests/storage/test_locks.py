@@ -70,10 +70,10 @@ def other(tmp_path):
 def test_a_folder_in_use_is_refused_until_its_process_dies(other, tmp_path):
     run = tmp_path / "run"
     before = files(run)
-    held = f"is in use by process {other.pid} on {platform.node()}: wait for it"
-    with pytest.raises(StorageError, match=held):
+    in_use = f"is in use by process {other.pid} on {platform.node()}: wait for it"
+    with pytest.raises(StorageError, match=in_use):
         bl.resume(run, DATA, callback=False)
-    with pytest.raises(StorageError, match=held):
+    with pytest.raises(StorageError, match=in_use):
         bl.fit(
             bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian()),
             "map",

@@ -236,7 +236,7 @@ def test_events_are_passed_on(now):
 
 
 def test_a_sampler_is_shortened_by_the_baselines_pace(monkeypatch):
-    monkeypatch.setattr(budgets.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(budgets, "num_cores", lambda: 2)
     pace = Pace(gradient=1e-3, compiling=1.0)
     hmc = bl.HMC()
     assert shorten_sampler(bl.VOGN(), share(1.0), pace) == bl.VOGN()

@@ -357,6 +357,22 @@ def test_partial_fit_is_the_sequential_posterior():
     assert np.max(np.abs(found - first)) > 0.05
 
 
+def test_held_out_rows_of_an_update_are_in_the_units_of_the_data():
+    """Their log-likelihood is that of the rows as the estimator sees them, scaled."""
+    x, y = problems.wiggle(rows=60)
+    options = {**SMALL, "method": "vogn", "num_steps": 40, "validation_fraction": 0.2}
+    regressor = bl.BayesianNNRegressor(**options).partial_fit(100.0 * x[:30], 1e4 + 100.0 * y[:30])
+    before = regressor.posterior_
+    regressor.partial_fit(100.0 * x[30:], 1e4 + 100.0 * y[30:])
+    assert np.all(regressor.trace_["eval_validation"] > -10)
+    again = before.update(
+        (100.0 * x[30:50], 1e4 + 100.0 * y[30:50]),
+        validation=(100.0 * x[50:], 1e4 + 100.0 * y[50:]),
+        num_steps=40,
+    )
+    assert np.all(again.trace["eval_validation"] > -10)
+
+
 def test_the_exact_posterior_in_two_parts_is_that_of_the_whole():
     x, y = problems.wiggle(rows=40)
     x, y = np.concatenate([x, x]), np.concatenate([y, y])  # so that both halves scale alike
