@@ -23,7 +23,12 @@ from bayeslearn.algorithms.hamiltonian import (
     HamiltonianState,
     in_one_vector,
 )
-from bayeslearn.algorithms.microcanonical import TrajectoryPoint, integrate, random_direction
+from bayeslearn.algorithms.microcanonical import (
+    TrajectoryPoint,
+    by_layer,
+    integrate,
+    random_direction,
+)
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
@@ -69,7 +74,7 @@ class MAMS(HamiltonianSampler):
     ) -> tuple[HamiltonianState, MAMSInfo]:
         """One trajectory, accepted or rejected."""
         key_direction, key_uniform = jax.random.split(key)
-        _, log_joint = in_one_vector(target, state.position)
+        _, log_joint = in_one_vector(by_layer(target), state.position)
         value_and_grad = jax.value_and_grad(log_joint)
         uniform = jax.random.uniform(key_uniform, (2,), jnp.float64)
         vector, scale = tree.ravel(state.position), jnp.sqrt(state.warmup.inverse_mass)

@@ -29,6 +29,7 @@ from bayeslearn.algorithms.base import InfoFields, hyper
 from bayeslearn.algorithms.hamiltonian import in_one_vector
 from bayeslearn.algorithms.microcanonical import (
     TrajectoryPoint,
+    by_layer,
     integrate,
     random_direction,
     refresh,
@@ -109,7 +110,7 @@ class MCLMC(Sampler):
         """At `params`, in a random direction."""
         position = tree.double(params)
         vector = tree.ravel(position)
-        _, log_joint = in_one_vector(target, position)
+        _, log_joint = in_one_vector(by_layer(target), position)
         log_density, gradient = jax.value_and_grad(log_joint)(vector)
         zero = jnp.zeros((), jnp.float64)
         return MCLMCState(
@@ -130,7 +131,7 @@ class MCLMC(Sampler):
         self, key: Array, target: Target, state: MCLMCState, batch: Batch | None
     ) -> tuple[MCLMCState, MCLMCInfo]:
         """One step of the integrator, and a partial refresh of the direction."""
-        unravel, log_joint = in_one_vector(target, state.position)
+        unravel, log_joint = in_one_vector(by_layer(target), state.position)
         vector = tree.ravel(state.position)
         old = TrajectoryPoint(vector, state.direction, state.log_density, state.gradient)
         new, error = integrate(jax.value_and_grad(log_joint), old, state.step_size, state.scale)

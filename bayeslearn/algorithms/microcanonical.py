@@ -19,12 +19,14 @@ Robnik, Cohn-Gordon and Seljak (2025), Metropolis adjusted microcanonical sampli
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
 
 LAMBDA = 0.1931833275037836
@@ -38,6 +40,11 @@ class TrajectoryPoint(NamedTuple):
     direction: Array
     log_density: Array
     gradient: Array
+
+
+def by_layer(target: Target) -> Target:
+    """The target that evaluates all rows layer by layer, where its network can."""
+    return dataclasses.replace(target, by_layer=True)
 
 
 def momentum_step(direction: Array, gradient: Array, step_size: Array) -> tuple[Array, Array]:

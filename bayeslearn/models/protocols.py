@@ -23,6 +23,15 @@ class Network(Protocol):
         ...
 
 
+@runtime_checkable
+class WithRows(Protocol):
+    """A network with a faster way to evaluate many examples."""
+
+    def apply_rows(self, params: PyTree, x: Array) -> Array:
+        """Outputs for all rows of x."""
+        ...
+
+
 class Approximation(Protocol):
     """A distribution q over parameters."""
 

@@ -22,7 +22,7 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.priors.base import BoundPrior
-from bayeslearn.models.protocols import Approximation, Network
+from bayeslearn.models.protocols import Approximation, Network, WithRows
 from bayeslearn.tree import Array, PyTree
 
 
@@ -44,6 +44,7 @@ class Target(eqx.Module):
     frozen_prior: BoundPrior | None = None
     microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
     remat: bool = eqx.field(static=True, default=False)
+    by_layer: bool = eqx.field(static=True, default=False)  # `apply_rows`, where there is one
 
     @staticmethod
     @precision.double_precision
@@ -160,7 +161,9 @@ class Target(eqx.Module):
             if self.remat:
                 of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
             split = tree.microbatches(x, self.microbatch)
-            if split is None:
+            if self.by_layer and isinstance(self.network, WithRows) and split is None:
+                outputs = self.network.apply_rows(weights, x)
+            elif split is None:
                 outputs = jax.vmap(of_row)(x)
             else:  # a gradient stores one microbatch at a time, and evaluates it again
                 parts = jax.lax.map(jax.checkpoint(jax.vmap(of_row)), split)

@@ -156,12 +156,26 @@ class ScaledByInput(ColumnLikelihood):
 
     def log_std(self, outputs: Array) -> Array:
         """The log noise scale of each column, bounded."""
+        return self._bounded(outputs[len(outputs) // 2 :])
+
+    def residual(self, outputs: Array, y: Array) -> tuple[Array, Array]:
+        """(y - mean) / scale and the log noise scale, by column; of one column as numbers.
+
+        Rows of one column are not vectorised on a CPU.
+        """
+        half = len(outputs) // 2
+        mean, raw = outputs[:half], outputs[half:]
+        if half == 1:
+            mean, raw, y = (jnp.reshape(a, ()) for a in (mean, raw, y))
+        log_std = self._bounded(raw)
+        return (y - mean) * jnp.exp(-log_std), log_std
+
+    def _bounded(self, raw: Array) -> Array:
         assert self.center is not None
-        raw = outputs[len(outputs) // 2 :]
         bounded = LOG_SCALE_BOUND * jnp.tanh(raw / LOG_SCALE_BOUND)
         if self.min_scale is not None:
             bounded = jnp.logaddexp(bounded, jnp.log(jnp.asarray(self.min_scale, raw.dtype)))
-        return jnp.asarray(self.center, raw.dtype) + bounded
+        return jnp.reshape(jnp.asarray(self.center, raw.dtype), raw.shape) + bounded
 
     def log_std_slope(self, outputs: Array) -> Array:
         """Derivative of `log_std` with respect to the network's output, by column."""
@@ -184,8 +198,7 @@ class HeteroscedasticGaussian(ScaledByInput):
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         """log N(y; mean, std^2), summed over columns."""
-        log_std = self.log_std(outputs)
-        z = (y - self.mean(outputs, params)) * jnp.exp(-log_std)
+        z, log_std = self.residual(outputs, y)
         return jnp.sum(self.weighted(-0.5 * z**2 - log_std - 0.5 * LOG_2PI, log_std))
 
     def variance(self, outputs: Array, params: Params) -> Array:

@@ -40,8 +40,8 @@ class StudentT(ScaledByInput):
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         """The log-density of t, summed over columns."""
-        df, log_scale = self.df(params, outputs.dtype), self.log_std(outputs)
-        z = (y - self.mean(outputs, params)) * jnp.exp(-log_scale)
+        z, log_scale = self.residual(outputs, y)
+        df = jnp.reshape(self.df(params, outputs.dtype), z.shape)
         half = 0.5 * df
         normaliser = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - 0.5 * LOG_2PI
         terms = normaliser - log_scale - (half + 0.5) * jnp.log1p(z**2 / df)

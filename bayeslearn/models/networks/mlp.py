@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from bayeslearn.models.networks.parts import (
     Activation,
     Sizes,
+    activation_function,
     apply_dense,
     check_activation,
     check_sizes,
@@ -46,3 +47,21 @@ class MLP(eqx.Module):
     def apply(self, params: PyTree, x: Array, key: Array | None = None) -> Array:
         """Outputs for one example."""
         return apply_dense(params["layers"], self.activation, jnp.ravel(x))
+
+    def apply_rows(self, params: PyTree, x: Array) -> Array:
+        """Outputs for all rows of x, one layer after the other.
+
+        Activations are kept as (units, rows), which takes half the time of `jax.vmap(apply)` on a
+        CPU where layers are narrow. Differs from it by rounding.
+        """
+        function = activation_function(self.activation)
+        *hidden, last = params["layers"]
+
+        def dense(layer: eqx.nn.Linear, columns: Array) -> Array:
+            columns = layer.weight @ columns
+            return columns if layer.bias is None else columns + layer.bias[:, None]
+
+        columns = x.reshape(len(x), -1).T
+        for layer in hidden:
+            columns = function(dense(layer, columns))
+        return dense(last, columns).T
