@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+import numpy as np
 
 from bayeslearn.tree import Array
 
 LOG_2PI = math.log(2 * math.pi)
+
+
+def mean_and_error(values: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Weighted mean of independent rows, and its standard error; weights count repetitions."""
+    mean = float(np.average(values, weights=weight))
+    variance = float(np.average((values - mean) ** 2, weights=weight))
+    return mean, math.sqrt(variance / max(float(np.sum(weight)) - 1.0, 1.0))
 
 
 def to_cholesky(factor: Array) -> Array:

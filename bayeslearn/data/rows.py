@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -30,6 +31,18 @@ class Batch(NamedTuple):
     x: PyTree
     y: Array
     weight: Array | None = None
+
+
+def weights_of(rows: Batch) -> Array:
+    """The weight of each row; 1 by default."""
+    return jnp.ones(len(rows.y), jnp.float64) if rows.weight is None else rows.weight
+
+
+def join_batches(first: Batch, second: Batch) -> Batch:
+    """The rows of both; they have weights where either has."""
+    if first.weight is not None or second.weight is not None:
+        first, second = (rows._replace(weight=weights_of(rows)) for rows in (first, second))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), first, second)
 
 
 def check_data(data: object, name: str = "data") -> tuple[PyTree, np.ndarray, np.ndarray | None]:

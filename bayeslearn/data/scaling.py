@@ -40,3 +40,7 @@ class TableScaling(NamedTuple):
 
     x: Scaling
     y: Scaling | None = None
+
+    def apply(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows in the units that the network takes."""
+        return self.x.apply(x), y if self.y is None else self.y.apply(y)

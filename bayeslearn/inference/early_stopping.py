@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayeslearn.models.target import Target
+from bayeslearn.numerics import mean_and_error
 from bayeslearn.tree import PyTree
 
 WINDOW = 10  # evaluations in the moving average
@@ -80,10 +81,8 @@ class EarlyStopping:
             self.best_scores = average
             return True
         weight = np.ones(len(average)) if weight is None else weight
-        difference = average - self.best_scores
-        gain = float(np.average(difference, weights=weight))
-        variance = float(np.average((difference - gain) ** 2, weights=weight))
-        if gain > math.sqrt(variance / max(float(np.sum(weight)) - 1.0, 1.0)):
+        gain, error = mean_and_error(average - self.best_scores, weight)
+        if gain > error:
             self.best, self.best_scores = float(np.average(average, weights=weight)), average
             self.num_since_best = 0
         return gain >= 0

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.data.rows import Batch
+from bayeslearn.data.rows import Batch, join_batches, weights_of
 from bayeslearn.errors import DivergenceError
 from bayeslearn.families.base import Family
 from bayeslearn.inference.chains import num_cores
@@ -195,15 +195,5 @@ def all_rows(target: Target, validation: Batch | None) -> Target:
     data = target.data
     if validation is None or data is None:
         return target
-    weights = [
-        jnp.ones(len(rows.y), jnp.float64) if rows.weight is None else rows.weight
-        for rows in (data, validation)
-    ]
-    x, y = jax.tree.map(
-        lambda a, b: jnp.concatenate([a, b]), (data.x, data.y), (validation.x, validation.y)
-    )
-    has_weights = data.weight is not None or validation.weight is not None
-    batch = Batch(x, y, jnp.concatenate(weights) if has_weights else None)
-    return dataclasses.replace(
-        target.with_data(batch), num_data=target.num_data + jnp.sum(weights[1])
-    )
+    num_data = target.num_data + jnp.sum(weights_of(validation))
+    return dataclasses.replace(target.with_data(join_batches(data, validation)), num_data=num_data)

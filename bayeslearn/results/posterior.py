@@ -311,8 +311,7 @@ class Posterior:
 def _scaled(data: Data, name: str, scaling: TableScaling) -> Data:
     """Data in the units that the network takes."""
     x, y, weight = check_data(data, name)
-    x = scaling.x.apply(np.asarray(x, np.float64))
-    return x, y if scaling.y is None else scaling.y.apply(y), weight
+    return (*scaling.apply(np.asarray(x, np.float64), y), weight)
 
 
 def load(path: str | os.PathLike[str], network: Network | None = None) -> Posterior:

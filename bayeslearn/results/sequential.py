@@ -31,7 +31,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.algorithms.mile import MILE
-from bayeslearn.data.rows import Batch, Data, check_data
+from bayeslearn.data.rows import Batch, Data, check_data, join_batches, weights_of
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.families import Draws, FullGaussian, Mixture, Point
 from bayeslearn.families.base import Gaussian
@@ -195,7 +195,7 @@ def _update_draws(
                 f" {draws.num_draws} draws."
             )
             # A loaded posterior has no rows to join; it goes on without.
-            data = _joined(target.data, batch) if len(target.data.y) else target.data
+            data = join_batches(target.data, batch) if len(target.data.y) else target.data
             everything = _renewed(target, target.prior, data, draws.mean)
             num_data = target.num_data + jnp.sum(weights_of(batch))
             return {
@@ -231,7 +231,7 @@ def _update_draws(
                 "Rows before them are in its prior, if it was itself made by an update.",
             )
         last = jax.tree.map(lambda w: w[-1], draws.flat())
-        everything = _renewed(target, target.prior, _joined(history, batch), last)
+        everything = _renewed(target, target.prior, join_batches(history, batch), last)
         return _rerun(everything, algorithm, last, options, f"{why}: rerun on all data.")
     gaussian = gaussian_of(draws)
     is_full = isinstance(gaussian, FullGaussian)
@@ -240,17 +240,6 @@ def _update_draws(
     prior = gaussian.to_prior() if isinstance(gaussian, FullGaussian) else gaussian
     new = _renewed(taught, prior, batch, draws.mean)
     return _rerun(new, algorithm, gaussian if is_full else draws.mean, options, note)
-
-
-def _joined(first: Batch, second: Batch) -> Batch:
-    if first.weight is not None or second.weight is not None:
-        first, second = (rows._replace(weight=weights_of(rows)) for rows in (first, second))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), first, second)
-
-
-def weights_of(rows: Batch) -> Array:
-    """The weight of each row; 1 by default."""
-    return jnp.ones(len(rows.y), jnp.float64) if rows.weight is None else rows.weight
 
 
 def reweighed(draws: Draws, target: Target, batch: Batch, seed: int) -> tuple[Draws, float, float]:

@@ -119,8 +119,8 @@ class BayesianNN(BaseEstimator):
         """The likelihood of y, scaled."""
         raise NotImplementedError
 
-    def _noises(self) -> tuple[Noise, ...]:
-        """What `noise` allows: the first is the default of other methods than "auto"."""
+    def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
+        """Kinds of noise to try; see `_sizes`."""
         return (None,)
 
     def _scaling_of_y(self, rows: Rows) -> Scaling | None:
@@ -147,22 +147,27 @@ class BayesianNN(BaseEstimator):
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         notes: tuple[str, ...] = ()
         began = time.perf_counter()
+        scaled = _scaled(rows, scaling)
         if method is None:
-            scaled = Rows(*_scaled(rows, scaling))
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
             notes = (selection.note,)
         else:
-            candidate = Candidate(self._sizes(len(rows.y))[0], self._scales()[0], self._noises()[0])
+            is_chosen_from = method.capabilities.is_composite
+            candidate = Candidate(
+                self._sizes(len(rows.y), is_chosen_from)[0],
+                self._scales(is_chosen_from)[0],
+                self._noises(is_chosen_from)[0],
+            )
         self.chosen_ = candidate._asdict() | {"method": method.name}
         seconds = time.perf_counter() - began
         posterior = fit(
             self._model(candidate, scaling.y),
             method,
-            _scaled(rows, scaling),
+            tuple(scaled),
             seed=seed,
-            validation=None if held_out is None else _scaled(held_out, scaling),
+            validation=None if held_out is None else tuple(_scaled(held_out, scaling)),
             starts=self.starts,
             callback=callback,
             checkpoint=checkpoint,
@@ -184,22 +189,19 @@ class BayesianNN(BaseEstimator):
         likelihood = self._likelihood(candidate.noise, scaling)
         return Model(network, likelihood, Normal.fan_in(candidate.prior_scale))
 
-    def _is_composite(self) -> bool:
-        """Whether the method is "auto", or one that it chooses from."""
-        method = self.check_parameters()
-        return method is None or method.capabilities.is_composite
+    # Values to try with method="auto"; the first is the default of the methods it chooses from.
 
-    def _sizes(self, num_rows: int) -> tuple[Any, ...]:
-        """Hidden layers to try; the first is the default of other methods than "auto"."""
+    def _sizes(self, num_rows: int, is_chosen_from: bool) -> tuple[Any, ...]:
+        """Hidden layers."""
         if not is_auto(self.hidden):
             return (self.hidden,)
-        return network_sizes(num_rows) if self._is_composite() else ((50,),)
+        return network_sizes(num_rows) if is_chosen_from else ((50,),)
 
-    def _scales(self) -> tuple[float, ...]:
-        """Prior scales to try; the first is the default of other methods than "auto"."""
+    def _scales(self, is_chosen_from: bool) -> tuple[float, ...]:
+        """Prior scales."""
         if not is_auto(self.prior_scale):
             return (float(self.prior_scale),)
-        return PRIOR_SCALES if self._is_composite() else (self.default_prior_scale,)
+        return PRIOR_SCALES if is_chosen_from else (self.default_prior_scale,)
 
     def _select(
         self,
@@ -221,9 +223,9 @@ class BayesianNN(BaseEstimator):
         problem = Problem(
             rows,
             scaling is None,
-            ((),) if self.network is not None else self._sizes(number),
-            self._scales(),
-            self._noises(),
+            ((),) if self.network is not None else self._sizes(number, is_chosen_from=True),
+            self._scales(is_chosen_from=True),
+            self._noises(is_chosen_from=True),
             lambda candidate: self._model(candidate, scaling),
             work,
             None if scaling is None else np.asarray(scaling.scale),
@@ -365,9 +367,8 @@ class BayesianNN(BaseEstimator):
         return bundle
 
 
-def _scaled(rows: Rows, scaling: TableScaling) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    y = rows.y if scaling.y is None else scaling.y.apply(rows.y)
-    return scaling.x.apply(rows.x), y, rows.weight
+def _scaled(rows: Rows, scaling: TableScaling) -> Rows:
+    return Rows(*scaling.apply(rows.x, rows.y), rows.weight)
 
 
 def _without_rows(posterior: Posterior) -> Posterior:

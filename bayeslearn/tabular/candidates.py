@@ -11,15 +11,15 @@ budget they are as long as it allows.
 from __future__ import annotations
 
 import itertools
-import math
 from typing import NamedTuple
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Ensemble
+from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mclmc import MCLMC
 from bayeslearn.algorithms.mile import MILE
 
-PLAIN, ENSEMBLE, MILE_NAME = "map", "ensemble", "mile"
+PLAIN, ENSEMBLE, MILE_NAME = MAP.name, Ensemble.name, MILE.name
 MAX_WORK = 5e7  # rows times weights, of one gradient
 TOTAL_WORK = 4e11  # of all chains together
 KEPT_DRAWS = 800  # in all
@@ -28,8 +28,6 @@ HELD_OUT = 0.15  # of the rows, to stop the members' training
 SMALL_TABLE = 400  # rows; a smaller network is enough below
 PRIOR_SCALES = (3.0, 1.0, 10.0)  # the first is tried with everything else
 NOISES = ("student-t", "learned")
-
-
 Noise = str | float | None
 
 
@@ -84,4 +82,4 @@ def method_for(name: str, work: float, speed: float = 1.0) -> Method:
 
 def allows_chains(work: float) -> bool:
     """Whether chains on all rows are short enough work."""
-    return math.isfinite(work) and work <= MAX_WORK
+    return work <= MAX_WORK

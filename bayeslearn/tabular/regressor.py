@@ -156,10 +156,10 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     def _scaling_of_y(self, rows: Rows) -> Scaling:
         return Scaling.of(rows.y, rows.weight)
 
-    def _noises(self) -> tuple[Noise, ...]:
+    def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
         if not is_auto(self.noise):
             return (self.noise,)
-        return NOISES if self._is_composite() else ("learned",)
+        return NOISES if is_chosen_from else ("learned",)
 
     def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         assert scaling is not None

@@ -7,13 +7,12 @@ layers, then the prior scale of the best. A candidate replaces the one before it
 by a standard error of the difference. Of the best the better of chains and ensemble is chosen,
 and the plain network where neither is better than it by a standard error.
 
-Nothing here reads a clock unless there is a budget.
+The choice does not depend on the machine's speed unless there is a budget.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import threading
 import time
@@ -24,8 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.algorithms.ensemble import Ensemble
 from bayeslearn.data.rows import Rows, pad_rows
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import DivergenceError
@@ -35,13 +32,13 @@ from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import Checkpoint, FitEvent
 from bayeslearn.models.model import Model
+from bayeslearn.numerics import mean_and_error
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
     ENSEMBLE,
-    HELD_OUT,
     MILE_NAME,
     PLAIN,
     TOTAL_WORK,
@@ -87,11 +84,10 @@ class Selection(NamedTuple):
 
     def to_json(self) -> dict[str, JSON]:
         """For a file."""
-        parts = self._asdict() | {
+        return self._asdict() | {
             "candidate": self.candidate._asdict() | {"hidden": list(self.candidate.hidden)},
             "method": self.method._asdict(),
         }
-        return parts
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Selection:
@@ -124,10 +120,7 @@ class Trial(NamedTuple):
 
     def gain_over(self, other: Trial, name: str, other_name: str) -> tuple[float, float]:
         """By how much it predicts better, and the standard error of that."""
-        difference = self.log_probs[name] - other.log_probs[other_name]
-        gain = float(np.average(difference, weights=self.weight))
-        variance = float(np.average((difference - gain) ** 2, weights=self.weight))
-        return gain, math.sqrt(variance / max(float(np.sum(self.weight)) - 1.0, 1.0))
+        return mean_and_error(self.log_probs[name] - other.log_probs[other_name], self.weight)
 
 
 def select(
@@ -216,23 +209,21 @@ def _try(
     real = problem.rows.take(slice(SELECTION_ROWS))
     rows = pad_rows(real)
     fold = _folds(problem, len(real.y))
-    algorithm: Algorithm = SHORT.algorithm()
-    if not allows_chains(problem.work(candidate)):
-        algorithm = Ensemble(num_members=SHORT.num_members, validation_fraction=HELD_OUT)
+    work = problem.work(candidate)
+    method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
     predictives, log_probs, held_out, rate = [], [], [], 0.0
     for k in range(_num_folds(len(real.y))):
         weight = rows.weight.copy()
         weight[: len(fold)][fold == k] = 0.0  # as many rows for every fold: compiled once
         posterior = fit(
             problem.make_model(candidate),
-            algorithm,
+            method.algorithm(),
             (rows.x, rows.y, weight),
             seed=problem.seed,
             callback=callback,
             progress=False,
         )
-        index = np.flatnonzero(fold == k)
-        left_out = real.take(index)
+        left_out = real.take(np.flatnonzero(fold == k))
         found = _predict(posterior, left_out)
         members = [found.pop(name) for name in list(found) if name.startswith("member")]
         log_prob = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
@@ -240,9 +231,7 @@ def _try(
         predictives.append((found | {PLAIN: members[0]}, left_out.y))
         log_probs.append(log_prob)
         held_out.append(left_out)
-        rate = max(
-            rate, _rate(posterior, problem.work(candidate) * len(rows.y) / len(problem.rows.y))
-        )
+        rate = max(rate, _rate(posterior, work * len(rows.y) / len(problem.rows.y)))
     return Trial(
         candidate,
         np.concatenate([part.y for part in held_out]),
@@ -297,6 +286,7 @@ def choose(
     budget: float | None,
     elapsed: float,
 ) -> Selection:
+    """The method for the best candidate, and the length that the budget leaves for it."""
     name = best.best
     gain, error = best.gain_over(best, name, PLAIN)
     note = (
@@ -355,16 +345,16 @@ def _described(candidate: Candidate) -> str:
 
 
 def stored_or(
-    checkpoint: str | os.PathLike[str] | Checkpoint | None, choose: Callable[[], Selection]
+    checkpoint: str | os.PathLike[str] | Checkpoint | None, make: Callable[[], Selection]
 ) -> Selection:
     """The choice that an earlier process has made for this run, or a new one, written down."""
     if checkpoint is None:
-        return choose()
+        return make()
     folder = Path(checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint)
     place = folder / FILE
     if isinstance(checkpoint, Checkpoint) and checkpoint.resume and place.is_dir():
         return Selection.from_json(folders.read_folder(place)[1])
-    selection = choose()
+    selection = make()
     folder.mkdir(exist_ok=True)
     folders.write_folder(place, {}, selection.to_json(), overwrite=True)
     return selection
