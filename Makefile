@@ -11,9 +11,12 @@ VERSUS := $(if $(strip $(DATA)),--data $(DATA)) --environments $(PEERS)
 .PHONY: demo test test-slow lint bench bench-gpu bench-peers peers docs clean
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	@echo "Setting up $(VENV): about a minute."
+	@$(PYTHON) -m venv $(VENV)
+	@(while sleep 8; do echo "Installing ..."; done) & timer=$$!; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	status=$$?; kill $$timer; exit $$status
+	@touch $(READY)
 
 demo: $(READY)
 	$(BIN)/bayeslearn demo
