@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayeslearn.errors import NotAvailableError, refuse
+from bayeslearn.errors import NotAvailableError, check_whole, refuse
 from bayeslearn.tree import Array
 
 
@@ -20,11 +20,13 @@ class PredictiveBase(abc.ABC):
     Attributes:
         kind: "regression" or "classification".
         is_discrete: whether observations are whole numbers.
+        support: least and greatest number that an observation can be (regression).
         num_rows, num_samples: rows, and draws of the weights behind the predictions.
     """
 
     kind: str
     is_discrete: bool
+    support: tuple[float, float] = (-np.inf, np.inf)
     num_rows: int
     num_samples: int
 
@@ -108,6 +110,11 @@ class PredictiveBase(abc.ABC):
         lower, upper = self.quantiles([tail, 1.0 - tail])
         return lower, upper
 
+    def tails(self, tail: float) -> tuple[np.ndarray, np.ndarray]:
+        """Finite ends that leave out a probability of at most about `tail` on either side."""
+        lower, upper = self.quantiles([tail, 1.0 - tail])
+        return lower, upper
+
     def quantile(self, q: float) -> np.ndarray:
         """Quantile of a new observation: the mixture over draws, inverted exactly.
 
@@ -122,12 +129,51 @@ class PredictiveBase(abc.ABC):
         """Probability of a new observation at or below y (its PIT value)."""
         return self.cdfs([y])[0]
 
+    def prediction_set(
+        self, level: float = 0.9, *, seed: int = 0, allow_empty: bool = False
+    ) -> np.ndarray:
+        """The most probable classes that hold a new label with that probability: (rows, classes).
+
+        A boolean for each class: an adaptive prediction set (Romano, Sesia and Candes 2020). The
+        last class is in it or not by a random number, drawn from `seed` for each row, so that the
+        probability is the level and not more. Sets hold labels as often as they say if the
+        probabilities are right; after `Posterior.calibrate(..., method="conformal")` also if they
+        are not. The most probable class is always in it, unless `allow_empty`, with which the
+        probability is exact.
+        """
+        check_level(level)
+        check_whole("seed", seed, least=0)
+        probs = self.probs
+        uniform = np.random.default_rng([seed, len(probs)]).uniform(size=len(probs))
+        chosen = set_scores(probs, uniform) <= self.set_threshold(level)
+        if not allow_empty:
+            chosen[np.arange(len(probs)), probs.argmax(axis=1)] = True
+        return chosen
+
+    def set_threshold(self, level: float) -> np.ndarray:
+        """The score up to which a class is in `prediction_set`, for each row and class."""
+        return np.array([[level]])
+
     def not_available(self, what: str, kind: str) -> NoReturn:
         """The error of a quantity that needs the other kind of model."""
         instead = "Use `probs`." if kind == "regression" else "Use `mean` and `std`."
         raise NotAvailableError(
             f"{what} needs a {kind} model; this predictive is for {self.kind}. {instead}"
         )
+
+
+def set_scores(probs: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Of every class: the probability of all that are more probable, and a random part of its own.
+
+    The score of adaptive prediction sets; `uniform` has one number for each row. Of equal
+    probabilities the first class counts as the more probable.
+    """
+    order = np.argsort(-probs, axis=1, kind="stable")
+    ordered = np.take_along_axis(probs, order, axis=1)
+    scores = np.cumsum(ordered, axis=1) - (1.0 - uniform[:, None]) * ordered
+    found = np.empty_like(scores)
+    np.put_along_axis(found, order, scores, axis=1)
+    return found
 
 
 def check_level(level: float) -> None:

@@ -71,7 +71,7 @@ def pointwise_log_likelihood(posterior: Posterior, num_samples: int, seed: int) 
         is_used = weight > 0
         x, y, weight = jax.tree.map(lambda leaf: leaf[is_used], (x, y, weight))
     chains, num = chain_shape(posterior, num_samples)
-    predictive = posterior.predict(x, num_samples=chains * num, seed=seed)
+    predictive = posterior.uncalibrated().predict(x, num_samples=chains * num, seed=seed)
     terms = np.asarray(predictive.log_prob_by_draw(y)).reshape(chains, num, -1)
     counts = row_counts(weight, len(y))
     if counts is None:

@@ -63,7 +63,7 @@ def crps(predictive: PredictiveBase, y: ArrayLike) -> float:
     """
     _need(predictive, "regression", "crps")
     y = np.asarray(predictive.align_y(y), np.float64)
-    low, high = predictive.quantile(CRPS_TAIL), predictive.quantile(1.0 - CRPS_TAIL)
+    low, high = predictive.tails(CRPS_TAIL)
     middle = np.clip(y, low, high)
     total = np.abs(y - middle)  # F is 0 or 1 there
     for start, width, is_above in ((low, middle - low, 0.0), (middle, high - middle, 1.0)):

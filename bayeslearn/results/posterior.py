@@ -12,13 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data, check_data, check_inputs
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.distributed.mesh import Layout
-from bayeslearn.errors import ArgumentError, StorageError, check_whole, moved_keywords, refuse
+from bayeslearn.errors import (
+    ArgumentError,
+    Shown,
+    StorageError,
+    check_whole,
+    moved_keywords,
+    refuse,
+)
 from bayeslearn.families import Draws, Mixture, Point
 from bayeslearn.families.base import ClosedForm, Family
 from bayeslearn.inference.options import MOVED, Devices, Phase, to_layout
@@ -28,6 +36,7 @@ from bayeslearn.models.target import Target, check_like_training
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.arviz import to_arviz
+from bayeslearn.results.calibration import Calibrator, fit_calibrator
 from bayeslearn.results.diagnostics import (
     Diagnostics,
     all_rows,
@@ -64,6 +73,7 @@ class Posterior:
         phases: what was run, in order, with its steps, gradients, seconds and lower bound.
         scaling: how columns were scaled before the fit, where an estimator did; `predict`, `update`
             and all that is computed from predictions take and give the units of the data.
+        calibrator: what `calibrate` learned, which `predict` applies.
     """
 
     target: Target
@@ -80,6 +90,7 @@ class Posterior:
     row_outputs: np.ndarray | None = None
     phases: tuple[Phase, ...] = ()
     scaling: TableScaling | None = None
+    calibrator: Calibrator | None = None
 
     @classmethod
     def from_run(cls, result: RunResult) -> Posterior:
@@ -108,12 +119,14 @@ class Posterior:
         num_samples: int | None = None,
         seed: int = 0,
         devices: str | Mesh | Devices | None = None,
+        groups: ArrayLike | None = None,
     ) -> PredictiveBase:
         """The predictive distribution at the rows of x.
 
         `num_samples` draws of the weights are used; default: 256, a sampler's kept draws up to
         1000, one for a point. With `devices` (see `fit`) rows are divided among them; of several
-        processes each must then ask the same of the same rows.
+        processes each must then ask the same of the same rows. `groups` has the group of each row,
+        where calibration was by groups.
         """
         layout = to_layout(devices)
         if self.target.is_density:
@@ -126,9 +139,13 @@ class Posterior:
             x = self.scaling.x.apply(np.asarray(x, np.float64))
         check_like_training(x, self.target)
         predictive = self._predict(x, num_samples, seed, layout)
-        if self.scaling is None or self.scaling.y is None:
-            return predictive
-        return ScaledPredictive(predictive, self.scaling.y)
+        if self.scaling is not None and self.scaling.y is not None:
+            predictive = ScaledPredictive(predictive, self.scaling.y)
+        if self.calibrator is not None:
+            return self.calibrator.apply(predictive, groups)
+        if groups is not None:
+            refuse("groups", Shown("groups"), "be left out: there is no calibration by groups")
+        return predictive
 
     def _predict(
         self, x: PyTree, num_samples: int | None, seed: int, layout: Layout | None
@@ -150,6 +167,55 @@ class Posterior:
             draws = self.family.sample(jax.random.key(seed), num_samples)
         target = self.algorithm.predictive_target(self.target, self.family)
         return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x, layout)
+
+    def calibrate(
+        self,
+        data: Data,
+        method: str = "conformal",
+        *,
+        groups: ArrayLike | str | None = None,
+        joint: bool = False,
+        num_samples: int | None = None,
+        seed: int = 0,
+    ) -> Posterior:
+        """The same posterior, whose predictions are calibrated on rows it was not fitted to.
+
+        "conformal" guarantees marginal coverage: an interval (or `prediction_set`) of level 0.9
+        holds a new observation with probability at least 0.9, and at most 0.9 + 1 / (n + 1), if new
+        rows are exchangeable with the n rows given here. Too few rows for a level give infinite
+        intervals and a warning. Mean, std and `log_prob` stay the model's. The other methods change
+        the whole predictive and guarantee nothing in finite samples: "scale" (regression)
+        multiplies the standard deviation, "temperature" (classification) divides the logits, and
+        "isotonic" maps the distribution function, or a class's probability, to what was observed.
+
+        Args:
+            data: (x, y) or (x, y, weight), rows that were not used to fit.
+            method: "conformal", "scale", "temperature" or "isotonic".
+            groups: the group of each row, a name or a whole number: each is calibrated by itself,
+                and conformal coverage holds in each (Mondrian); `predict` then needs `groups` too.
+                "class": each class, for conformal sets.
+            joint: of several columns of y, conformal intervals that hold all of them at once.
+            num_samples, seed: as of `predict`, which must use the same for conformal coverage.
+        """
+        x, y, weight = check_data(data)
+        before = self.uncalibrated()
+        predictive = before.predict(x, num_samples=num_samples, seed=seed)
+        calibrator = fit_calibrator(
+            predictive, y, method, weight=weight, groups=groups, joint=joint, seed=seed
+        )
+        return before.with_calibrator(calibrator)
+
+    def with_calibrator(self, calibrator: Calibrator) -> Posterior:
+        """The same posterior, whose predictions are calibrated by one that was fitted already."""
+        notes = (*self.uncalibrated().notes, calibrator.note)
+        return dataclasses.replace(self, calibrator=calibrator, notes=notes)
+
+    def uncalibrated(self) -> Posterior:
+        """The same posterior without what `calibrate` did."""
+        if self.calibrator is None:
+            return self
+        notes = tuple(note for note in self.notes if note != self.calibrator.note)
+        return dataclasses.replace(self, calibrator=None, notes=notes)
 
     def in_double_precision(self) -> Posterior:
         """The same posterior, whose network predicts in double precision."""
@@ -203,6 +269,8 @@ class Posterior:
     ) -> Posterior:
         """The posterior after more data, with this one as the prior; `notes` says how.
 
+        It is not calibrated.
+
         Args:
             new_data: (x, y) or (x, y, weight) like the first; the old rows are not needed.
             algorithm: another than the one used so far.
@@ -211,6 +279,7 @@ class Posterior:
                 be reweighted it is then run again on all rows.
             fit_options: further arguments of `fit`, but for `checkpoint`.
         """
+        before = self.uncalibrated()
         if self.scaling is not None:
             new_data = _scaled(new_data, "new_data", self.scaling)
             history = None if history is None else _scaled(history, "history", self.scaling)
@@ -218,11 +287,11 @@ class Posterior:
                 held_out = _scaled(fit_options["validation"], "validation", self.scaling)
                 fit_options["validation"] = held_out
         result = update(
-            self, new_data, algorithm=algorithm, seed=seed, history=history, **fit_options
+            before, new_data, algorithm=algorithm, seed=seed, history=history, **fit_options
         )
         if isinstance(result, RunResult):
             return dataclasses.replace(Posterior.from_run(result), scaling=self.scaling)
-        return dataclasses.replace(self, **result)
+        return dataclasses.replace(before, **result)
 
     def training_data(self) -> tuple[PyTree, np.ndarray, np.ndarray | None]:
         """x, y and weights that it was fitted to, in the units that `predict` takes.
@@ -259,7 +328,9 @@ class Posterior:
             if self.scaling is None
             else [None if part is None else part._asdict() for part in self.scaling]
         )
-        return fields | {"row_outputs": outputs, "phases": phases, "scaling": scaling}
+        calibrator = None if self.calibrator is None else self.calibrator.to_dict()
+        stored = {"phases": phases, "scaling": scaling, "calibrator": calibrator}
+        return fields | stored | {"row_outputs": outputs}
 
     @classmethod
     def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
@@ -279,7 +350,10 @@ class Posterior:
         if stored is not None:
             x, y = stored
             scaling = TableScaling(Scaling(**x), None if y is None else Scaling(**y))
-        return cls(**fields | {"phases": phases, "scaling": scaling})
+        calibrator = fields["calibrator"]
+        if calibrator is not None:
+            calibrator = Calibrator.from_dict(calibrator)
+        return cls(**fields | {"phases": phases, "scaling": scaling, "calibrator": calibrator})
 
     def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
         """Draws, pointwise log-likelihood, data and statistics of the run, for ArviZ.

@@ -61,6 +61,7 @@ class Predictive(PredictiveBase):
         self.num_samples = len(jax.tree.leaves(draws)[0])
         self.kind: str = target.likelihood.kind
         self.is_discrete: bool = target.likelihood.is_discrete
+        self.support = target.likelihood.support
         self._by_samples = self.kind == "regression" and not target.likelihood.has_cdf
 
     # Moments and probabilities

@@ -19,6 +19,9 @@ class ScaledPredictive(PredictiveBase):
         self._inner, self._scaling = inner, scaling
         self.num_rows, self.num_samples = inner.num_rows, inner.num_samples
         self.kind, self.is_discrete = inner.kind, inner.is_discrete
+        if np.any(np.isfinite(inner.support)):  # such a y is scaled by one factor, or not at all
+            lower, upper = (scaling.undo(np.asarray(end)) for end in inner.support)
+            self.support = float(np.min(lower)), float(np.max(upper))
 
     @property
     def mean(self) -> np.ndarray:

@@ -41,6 +41,7 @@ PARTS = {
     "row_outputs": np.ndarray | None,
     "phases": list,
     "scaling": list | None,
+    "calibrator": dict | None,
 }
 
 
@@ -159,6 +160,7 @@ def _decode_posterior(
         raise StorageError(f"unexpected array {min(decoder.arrays)!r}")
     parts.setdefault("phases", [])  # which the first files lack
     parts.setdefault("scaling", None)
+    parts.setdefault("calibrator", None)
     for name, kind in PARTS.items():
         if not isinstance(parts.get(name), kind):
             raise StorageError(f"its {name} is a {type(parts.get(name)).__name__}")

@@ -28,6 +28,7 @@ class Likelihood(eqx.Module):
 
     kind: ClassVar[str]
     is_discrete: ClassVar[bool] = False  # observations are whole numbers
+    support: ClassVar[tuple[float, float]] = (-np.inf, np.inf)  # of an observation (regression)
 
     def bind(
         self, y: np.ndarray, weight: np.ndarray | None = None

@@ -25,6 +25,7 @@ class Poisson(Likelihood):
 
     kind: ClassVar[str] = "regression"
     is_discrete: ClassVar[bool] = True
+    support: ClassVar[tuple[float, float]] = (0.0, np.inf)
 
     columns: int | None = eqx.field(default=None, static=True, kw_only=True)
     is_vector: bool = eqx.field(default=False, static=True, kw_only=True)
