@@ -36,6 +36,7 @@ from bayeslearn.models.priors.specs import Normal
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.results.calibration import Calibrator
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
 from bayeslearn.tabular.candidates import (
@@ -92,6 +93,7 @@ class BayesianNN(BaseEstimator):
     candidates_: list[dict[str, JSON]]
     baseline_: dict[str, dict[str, float]]
     default_prior_scale: ClassVar[float]
+    prior_scales: ClassVar[tuple[float, ...]] = PRIOR_SCALES
 
     hidden: Any
     activation: Any
@@ -146,13 +148,14 @@ class BayesianNN(BaseEstimator):
         rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         notes: tuple[str, ...] = ()
+        calibrator: Calibrator | None = None
         began = time.perf_counter()
         scaled = _scaled(rows, scaling)
         if method is None:
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
-            notes = (selection.note,)
+            notes, calibrator = (selection.note,), selection.calibrator
         else:
             is_chosen_from = method.capabilities.is_composite
             candidate = Candidate(
@@ -180,6 +183,9 @@ class BayesianNN(BaseEstimator):
             notes=(*notes, *posterior.notes),
             wall_time=posterior.wall_time + seconds,
         )
+        if calibrator is not None:
+            self.chosen_["temperature"] = selection.temperature
+            self.posterior_ = self.posterior_.with_calibrator(calibrator)
         return self
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
@@ -201,7 +207,7 @@ class BayesianNN(BaseEstimator):
         """Prior scales."""
         if not is_auto(self.prior_scale):
             return (float(self.prior_scale),)
-        return PRIOR_SCALES if is_chosen_from else (self.default_prior_scale,)
+        return self.prior_scales if is_chosen_from else (self.default_prior_scale,)
 
     def _select(
         self,

@@ -27,6 +27,7 @@ MIN_STEPS, MAX_STEPS = 2500, 8000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 SMALL_TABLE = 400  # rows; a smaller network is enough below
 PRIOR_SCALES = (3.0, 1.0, 10.0)  # the first is tried with everything else
+CLASS_PRIOR_SCALES = (3.0, 10.0)
 NOISES = ("student-t", "learned")
 Noise = str | float | None
 
