@@ -5,7 +5,7 @@ predictions of the others: of a plain network (a member), of the ensemble, and o
 Candidates are compared by the log-likelihood of these out-of-fold rows: first noise and hidden
 layers, then the prior scale of the best. A candidate replaces the one before it where it is better
 by a standard error of the difference. Of the best the better of chains and ensemble is chosen,
-and the plain network where neither is better than it by a standard error.
+and the plain network where neither is better than it by a standard error or 0.02 nats.
 
 The choice does not depend on the machine's speed unless there is a budget.
 """
@@ -44,6 +44,7 @@ from bayeslearn.tabular.trials import Problem, Trial, run_trial
 
 FILE = "selection"
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
+SMALL_GAIN = 0.02  # nats a row; a larger one is taken even if few rows leave it uncertain
 SELECTION_SHARE = 0.4  # of a budget
 
 
@@ -175,7 +176,7 @@ def choose(
         f" {len(best.y)} out-of-fold rows, {best.mean(name):.3f}; a plain network has"
         f" {best.mean(PLAIN):.3f}."
     )
-    if gain <= error:
+    if gain <= error and gain < SMALL_GAIN:
         name = PLAIN
         note = (
             f"auto: with {_described(best.candidate)} no method predicts out-of-fold rows better"
@@ -216,7 +217,7 @@ def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str,
         if y_scale is not None:
             unit = Scaling(np.zeros_like(y_scale), y_scale)
             pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
-        parts = [score(q, y) for q, y in pairs]
+        parts = [score(q, y, with_crps=False) for q, y in pairs]  # CRPS takes seconds to compile
         found[name] = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
     return found
 
