@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Fraction of held-out rows, on which the fit is scored; 0: none, and no report.",
 )
+@flags.calibration_options
 @flags.checkpoint_options
 @flags.cluster_options
 @flags.seed_option
@@ -74,6 +75,7 @@ def fit(
     bayeslearn fit data.csv --target price --out run --predict new.csv
     bayeslearn fit data.csv.gz --target species --method vogn --learning-rate 0.1 --out run
     bayeslearn fit data.parquet --target y --impute --drop id --hidden 50,50 --out run
+    bayeslearn fit data.csv --target price --calibrate conformal --out run
     bayeslearn fit data.csv --target price --method hmc --out run --checkpoint
     bayeslearn fit data.csv --target price --method hmc --out run --resume
 
@@ -95,6 +97,8 @@ def fit(
     network = flags.pick(flags.NetworkOptions, options)
     estimator = inputs.make_estimator(output, schema.task, method, ctx.meta["settings"], network)
     estimator.set_params(random_state=seed, progress=False, budget=budget)
+    estimator.set_params(**flags.pick(flags.CalibrationOptions, options).for_estimator())
+    estimator.check_parameters()
     if not no_cache:
         use_compilation_cache()
     parts = Parts(

@@ -206,6 +206,34 @@ network_options = chain(
 
 
 @dataclasses.dataclass(frozen=True)
+class CalibrationOptions:
+    """Whether and how predictions are calibrated."""
+
+    calibrate: str | None
+    calibration_fraction: float | None
+
+    def for_estimator(self) -> dict[str, Any]:
+        """Those that were given, by the estimator's names."""
+        if self.calibrate is None and self.calibration_fraction is not None:
+            refuse("calibration-fraction", self.calibration_fraction, "be used with --calibrate")
+        given = {"calibration": self.calibrate, "calibration_fraction": self.calibration_fraction}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+calibration_options = chain(
+    click.option(
+        "--calibrate",
+        metavar="METHOD",
+        help="Calibrate on rows set aside: conformal (guaranteed coverage), scale (regression),"
+        " temperature (classification) or isotonic.",
+    ),
+    click.option(
+        "--calibration-fraction", type=float, help="Of the training rows.  [default: 0.2]"
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
     """Whether and how a run is saved on its way."""
 

@@ -169,6 +169,10 @@ def predict_table(estimator: BayesianNN, x: pd.DataFrame, level: float = 0.9) ->
             columns = {"predicted": classes[probs.argmax(axis=1)]}
             columns |= {f"p_{name}": probs[:, i] for i, name in enumerate(classes)}
             columns |= {"epistemic": epistemic, "aleatoric": aleatoric}
+            calibrator = estimator.posterior_.calibrator
+            if calibrator is not None and calibrator.method == "conformal":
+                chosen = predictive.prediction_set(level, seed=estimator.posterior_.seed + begin)
+                columns["set"] = ["|".join(map(str, classes[row])) for row in chosen]
         else:
             lower, upper = predictive.interval(level)
             columns = {

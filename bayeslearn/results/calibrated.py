@@ -18,13 +18,14 @@ from bayeslearn.results.calibration_maps import (
     SMALLEST,
     ConformalMap,
     FactorMap,
-    IsotonicMap,
+    PITMap,
+    ProbabilityMap,
 )
 from bayeslearn.tree import Array
 
 GRID = 257  # points of a row at which an isotonic distribution function is tabulated
 TAIL = 1e-4  # probability that the table leaves out on either side
-MapT = TypeVar("MapT", ConformalMap, FactorMap, IsotonicMap)
+MapT = TypeVar("MapT", ConformalMap, FactorMap, ProbabilityMap, PITMap)
 
 
 class CalibratedPredictive(PredictiveBase, Generic[MapT]):
@@ -243,7 +244,7 @@ class RescaledPredictive(CalibratedPredictive[FactorMap]):
         return self.mean + self._factor * (self._inner.sample(key, num) - self.mean)
 
 
-class IsotonicPredictive(CalibratedPredictive[IsotonicMap]):
+class IsotonicPredictive(CalibratedPredictive[PITMap]):
     """A distribution function that is an increasing function of the model's.
 
     Moments and samples are computed from a table of it at 257 points of each row. Epistemic and
@@ -343,8 +344,8 @@ class IsotonicPredictive(CalibratedPredictive[IsotonicMap]):
             with np.errstate(divide="ignore"):
                 return np.log(mass).reshape(-1)
         (cdf,) = self._inner.cdfs([y])
-        slope = self._by_group(lambda own, rows: own.slope(rows), _as_table(cdf))
-        return self._inner.log_prob(y) + np.log(slope[:, 0])
+        log_slope = self._by_group(lambda own, rows: own.log_slope(rows), _as_table(cdf))
+        return self._inner.log_prob(y) + log_slope[:, 0]
 
     def log_prob_by_draw(self, y: ArrayLike) -> np.ndarray:
         """Not available: calibration acts on the average over draws."""

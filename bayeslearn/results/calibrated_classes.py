@@ -17,7 +17,7 @@ from bayeslearn.results.calibrated import (
     uniform_of,
     warn_too_few,
 )
-from bayeslearn.results.calibration_maps import ConformalMap, FactorMap, IsotonicMap, tempered
+from bayeslearn.results.calibration_maps import ConformalMap, FactorMap, ProbabilityMap, tempered
 from bayeslearn.tree import Array
 
 
@@ -124,10 +124,10 @@ class TemperedPredictive(ClassesPredictive[FactorMap]):
         return tempered(probs, own.factor)
 
 
-class IsotonicClasses(ClassesPredictive[IsotonicMap]):
+class IsotonicClasses(ClassesPredictive[ProbabilityMap]):
     """An increasing function of each class's probability, normalised."""
 
-    def _calibrate(self, own: IsotonicMap, probs: np.ndarray) -> np.ndarray:
+    def _calibrate(self, own: ProbabilityMap, probs: np.ndarray) -> np.ndarray:
         if len(own.before) == 1:
             (last,) = own.apply(probs[:, 1:]).T
             return np.stack([1.0 - last, last], axis=1)

@@ -37,8 +37,9 @@ from bayeslearn.results.calibrated_classes import (
 from bayeslearn.results.calibration_maps import (
     ConformalMap,
     FactorMap,
-    IsotonicMap,
     Map,
+    PITMap,
+    ProbabilityMap,
     best_factor,
     isotonic_of_classes,
     isotonic_of_pit,
@@ -51,11 +52,13 @@ ALLOWED = {
     "regression": ("conformal", "scale", "isotonic"),
     "classification": ("conformal", "temperature", "isotonic"),
 }
-MAPS: dict[str, type[ConformalMap] | type[FactorMap] | type[IsotonicMap]] = {
-    "conformal": ConformalMap,
-    "scale": FactorMap,
-    "temperature": FactorMap,
-    "isotonic": IsotonicMap,
+MAPS: dict[tuple[str, str], type[Map]] = {
+    ("conformal", "regression"): ConformalMap,
+    ("conformal", "classification"): ConformalMap,
+    ("scale", "regression"): FactorMap,
+    ("temperature", "classification"): FactorMap,
+    ("isotonic", "regression"): PITMap,
+    ("isotonic", "classification"): ProbabilityMap,
 }
 Fit = Callable[[np.ndarray], Map]  # of the rows of one group
 
@@ -129,7 +132,8 @@ class Calibrator:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Calibrator:
         """The inverse of `to_dict`."""
-        maps = tuple(MAPS[stored["method"]](**fields) for fields in stored["maps"])
+        made: Any = MAPS[stored["method"], stored["kind"]]
+        maps = tuple(made(**fields) for fields in stored["maps"])
         return cls(**stored | {"maps": maps})
 
 

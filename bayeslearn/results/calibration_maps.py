@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 1e-9  # of (n + 1) level, which is a whole number for many common levels
-SMALLEST = 1e-12  # distance of a level from 0 and 1
+SMALLEST = 1e-14  # distance of a level from 0 and 1
 MAX_LOG_FACTOR = np.log(1e3)  # of a scale or a temperature
 MIN_KNOTS, KNOTS = 8, 2.0  # knots of an isotonic map: at least, and by the cube root of the rows
+MIN_GAP, FAR = 1e-6, 40.0  # of normal scores: between knots, and of the ends from the last ones
 SEARCH_TOLERANCE = 1e-4
 LOWEST = -1e18  # of a log-likelihood in the search, which needs finite numbers
 
@@ -61,74 +62,102 @@ class FactorMap(NamedTuple):
     factor: float
 
 
-class IsotonicMap(NamedTuple):
-    """An increasing, piecewise linear function of a probability for each column or class."""
+class ProbabilityMap(NamedTuple):
+    """An increasing, piecewise linear function of the probability of each class."""
 
     before: tuple[np.ndarray, ...]
     after: tuple[np.ndarray, ...]
 
     def apply(self, values: np.ndarray) -> np.ndarray:
-        """Calibrated probabilities, by column."""
-        return self._by_column(np.interp, values, self.before, self.after)
+        """Calibrated probabilities (rows, classes), not normalised."""
+        columns = zip(values.T, self.before, self.after, strict=True)
+        return np.stack([np.interp(v, x, y) for v, x, y in columns], axis=1)
+
+
+class PITMap(NamedTuple):
+    """An increasing function of the distribution function, for each column of y.
+
+    It is piecewise linear between normal scores, and so linear where the model is a Gaussian of
+    the wrong mean and scale.
+    """
+
+    before: tuple[np.ndarray, ...]
+    after: tuple[np.ndarray, ...]
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """The calibrated distribution function, by column; 0 and 1 stay as they are."""
+        from scipy.special import ndtr
+
+        found = ndtr(self._interpolated(values, self.before, self.after))
+        return np.where((values <= 0) | (values >= 1), values, found)
 
     def inverse(self, values: np.ndarray) -> np.ndarray:
-        """The probabilities that `apply` takes to `values`, by column."""
-        return self._by_column(np.interp, values, self.after, self.before)
+        """The model's distribution function where the calibrated one is `values`, by column."""
+        from scipy.special import ndtr
 
-    def slope(self, values: np.ndarray) -> np.ndarray:
-        """Derivative of `apply`, by column."""
+        return ndtr(self._interpolated(values, self.after, self.before))
 
-        def of_column(v: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-            place = np.clip(np.searchsorted(x, v, side="right") - 1, 0, len(x) - 2)
-            return (np.diff(y) / np.diff(x))[place]
+    def log_slope(self, values: np.ndarray) -> np.ndarray:
+        """Logarithm of the derivative of `apply`, by column."""
+        scores = _normal_scores(values)
+        found = np.empty_like(scores)
+        for j, (x, y) in enumerate(zip(self.before, self.after, strict=True)):
+            place = np.clip(np.searchsorted(x, scores[..., j], side="right") - 1, 0, len(x) - 2)
+            slope = (np.diff(y) / np.diff(x))[place]
+            new = np.interp(scores[..., j], x, y)
+            found[..., j] = np.log(slope) + 0.5 * (scores[..., j] ** 2 - new**2)
+        return found
 
-        return self._by_column(of_column, values, self.before, self.after)
-
-    def _by_column(
-        self,
-        function: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
-        values: np.ndarray,
-        x: tuple[np.ndarray, ...],
-        y: tuple[np.ndarray, ...],
+    def _interpolated(
+        self, values: np.ndarray, x: tuple[np.ndarray, ...], y: tuple[np.ndarray, ...]
     ) -> np.ndarray:
-        columns = [function(values[..., j], x[j], y[j]) for j in range(len(x))]
+        scores = _normal_scores(values)
+        columns = [np.interp(scores[..., j], x[j], y[j]) for j in range(len(x))]
         return np.stack(columns, axis=-1)
 
 
-Map = ConformalMap | FactorMap | IsotonicMap
+Map = ConformalMap | FactorMap | ProbabilityMap | PITMap
 
 
-def isotonic_of_pit(pit: np.ndarray, weight: np.ndarray) -> IsotonicMap:
+def isotonic_of_pit(pit: np.ndarray, weight: np.ndarray) -> PITMap:
     """The distribution function of PIT values (rows, columns), through a few of its quantiles.
 
-    Few, so that its slope, which multiplies the density, is not noise: about 2 n^(1/3).
+    Few, about 2 n^(1/3), so that its slope, which multiplies the density, is not noise. Beyond the
+    first and the last it goes on with the slope between the median and them.
     """
     total = float(np.sum(weight))
     number = int(min(len(pit), max(MIN_KNOTS, np.ceil(KNOTS * total ** (1 / 3)))))
-    levels = np.arange(number + 2) / (number + 1)
-    before = []
-    for column in pit.T:
+    levels = np.arange(1, number + 1) / (number + 1)
+    before, after = [], []
+    for column in _normal_scores(pit).T:
         order = np.argsort(column, kind="stable")
         at = np.cumsum(weight[order]) / (total + 1.0)
-        knots = np.interp(
-            levels,
-            np.concatenate([[0.0], at, [1.0]]),
-            np.concatenate([[0.0], column[order], [1.0]]),
-        )
-        before.append(_increasing(knots))
-    return IsotonicMap(tuple(before), (levels,) * len(before))
+        knots = np.interp(levels, at, column[order])
+        old = knots + MIN_GAP * np.arange(number)  # far in a tail PIT values are all 0 or 1
+        new = _normal_scores(levels)
+        middle = number // 2
+        for end, away in ((0, -FAR), (-1, FAR)):
+            run, rise = old[end] - old[middle], new[end] - new[middle]
+            slope = rise / run if run else 1.0
+            place = 0 if end == 0 else len(old)
+            old = np.insert(old, place, old[end] + away)
+            new = np.insert(new, place, new[end] + slope * away)
+            middle += end == 0
+        before.append(old)
+        after.append(new)
+    return PITMap(tuple(before), tuple(after))
 
 
-def _increasing(knots: np.ndarray) -> np.ndarray:
-    """From 0 to 1 with gaps of at least `SMALLEST`: PIT values far in a tail are all 0 or 1."""
-    gap = SMALLEST * np.arange(len(knots))
-    raised = np.maximum.accumulate(np.maximum(knots, gap) - gap) + gap
-    lowered = np.minimum(raised, 1.0 - gap[::-1])
-    lowered[0], lowered[-1] = 0.0, 1.0
-    return lowered
+def _normal_scores(probs: np.ndarray) -> np.ndarray:
+    """Quantiles of the standard normal distribution, kept finite."""
+    from scipy.special import ndtri
+
+    return ndtri(np.clip(probs, SMALLEST, 1.0 - SMALLEST))
 
 
-def isotonic_of_classes(probs: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> IsotonicMap:
+def isotonic_of_classes(
+    probs: np.ndarray, labels: np.ndarray, weight: np.ndarray
+) -> ProbabilityMap:
     """Isotonic regression of each class's indicator on its probability; of two classes the last.
 
     Values stay 1 / (n + 2) away from 0 and 1: no class is impossible after n rows.
@@ -145,7 +174,7 @@ def isotonic_of_classes(probs: np.ndarray, labels: np.ndarray, weight: np.ndarra
         fitted = isotonic_regression(frequency, weights=total).x
         before.append(at)
         after.append(np.clip(fitted, margin, 1.0 - margin))
-    return IsotonicMap(tuple(before), tuple(after))
+    return ProbabilityMap(tuple(before), tuple(after))
 
 
 def best_factor(log_likelihood: Callable[[float], float]) -> FactorMap:

@@ -36,9 +36,9 @@ from bayeslearn.models.priors.specs import Normal
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
-from bayeslearn.results.calibration import Calibrator
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
+from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
 from bayeslearn.tabular.candidates import (
     PRIOR_SCALES,
     Candidate,
@@ -94,6 +94,7 @@ class BayesianNN(BaseEstimator):
     baseline_: dict[str, dict[str, float]]
     default_prior_scale: ClassVar[float]
     prior_scales: ClassVar[tuple[float, ...]] = PRIOR_SCALES
+    task: ClassVar[str]
 
     hidden: Any
     activation: Any
@@ -108,6 +109,8 @@ class BayesianNN(BaseEstimator):
     random_state: Any
     progress: bool | None
     network: Network | None
+    calibration: str | None
+    calibration_fraction: float
 
     # What differs
 
@@ -145,17 +148,15 @@ class BayesianNN(BaseEstimator):
         method = self.check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
+        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
-        notes: tuple[str, ...] = ()
-        calibrator: Calibrator | None = None
+        selection: Selection | None = None
         began = time.perf_counter()
         scaled = _scaled(rows, scaling)
         if method is None:
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
-            notes, calibrator = (selection.note,), selection.calibrator
         else:
             is_chosen_from = method.capabilities.is_composite
             candidate = Candidate(
@@ -180,13 +181,12 @@ class BayesianNN(BaseEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
-            notes=(*notes, *posterior.notes),
             wall_time=posterior.wall_time + seconds,
         )
-        if calibrator is not None:
+        if selection is not None:
+            self.posterior_ = selection.applied_to(self.posterior_, is_calibrated=aside is None)
             self.chosen_["temperature"] = selection.temperature
-            self.posterior_ = self.posterior_.with_calibrator(calibrator)
-        return self
+        return self._calibrated(aside)
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
         network = self.network
@@ -246,13 +246,20 @@ class BayesianNN(BaseEstimator):
         method = self.check_parameters() or self.posterior_.algorithm
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
-        rows, held_out = self._split(self._rows(X, y, sample_weight, seed))
+        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
         options = self._options(method)
         if held_out is not None:
             options["validation"] = tuple(held_out)
         self.posterior_ = self.posterior_.update(
             tuple(rows), algorithm=method, seed=seed, **options
         )
+        return self._calibrated(aside)
+
+    def _calibrated(self, aside: Rows | None) -> Self:
+        if aside is not None:
+            predictive = self._predictive(aside.x)
+            assert self.calibration is not None
+            self.posterior_ = calibrated(self.posterior_, predictive, aside, self.calibration)
         return self
 
     def check_parameters(self) -> Algorithm | None:
@@ -268,6 +275,7 @@ class BayesianNN(BaseEstimator):
         fraction = self.validation_fraction
         if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
             refuse("validation_fraction", fraction, "be None or between 0 and 1")
+        check_calibration(self.calibration, self.calibration_fraction, self.task)
         return method
 
     def _rows(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int) -> Rows:
@@ -279,15 +287,16 @@ class BayesianNN(BaseEstimator):
             raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
         return merge_rows((X, y, weight), seed)
 
-    def _split(self, rows: Rows) -> tuple[Rows, Rows | None]:
-        """Rows to learn from, and those held out to decide when to stop."""
+    def _split(self, rows: Rows) -> tuple[Rows, Rows | None, Rows | None]:
+        """Rows to learn from, those held out to decide when to stop, and those to calibrate on."""
+        rows, aside = set_aside(self.calibration, self.calibration_fraction, rows)
         if self.validation_fraction is None:
-            return rows, None
+            return rows, None, aside
         held_out = max(1, round(self.validation_fraction * len(rows.y)))
         if held_out >= len(rows.y):
             must = f"leave rows to learn from: there are {len(rows.y)} different ones"
             refuse("validation_fraction", self.validation_fraction, must)
-        return rows.take(slice(held_out, None)), rows.take(slice(held_out))
+        return rows.take(slice(held_out, None)), rows.take(slice(held_out)), aside
 
     def _options(self, method: Algorithm) -> dict[str, Any]:
         return {
@@ -305,7 +314,9 @@ class BayesianNN(BaseEstimator):
         It has moments, quantiles, `log_prob`, `cdf` and `sample`; scores of `bl.metrics` take it.
         """
         check_is_fitted(self, "posterior_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._predictive(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _predictive(self, X: np.ndarray) -> PredictiveBase:
         posterior = self.posterior_
         if self.network is None:
             # So that a row's prediction does not depend on the rows beside it.

@@ -35,13 +35,14 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
 
     classifier = bl.BayesianNNClassifier(random_state=0).fit(X, labels)
     probabilities = classifier.predict_proba(X_new)
-{PARAMETERS.format(prior_scale=3.0)}{ATTRIBUTES}
+{PARAMETERS.format(prior_scale=3.0, scaling='"temperature"')}{ATTRIBUTES}
         classes_: the labels, in the order of `predict_proba`'s columns.
 
     The prior is wider than for regression: log-odds of a confident prediction are several units,
     where a scaled y is about one.
     """
 
+    task: ClassVar[str] = "classification"
     default_prior_scale: ClassVar[float] = 3.0
     prior_scales: ClassVar[tuple[float, ...]] = CLASS_PRIOR_SCALES
 
@@ -60,6 +61,8 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         progress: bool | None = False,
         network: Any = None,
         budget: float | str | None = None,
+        calibration: str | None = None,
+        calibration_fraction: float = 0.2,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -74,6 +77,8 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         self.progress = progress
         self.network = network
         self.budget = budget
+        self.calibration = calibration
+        self.calibration_fraction = calibration_fraction
 
     def fit(
         self,
@@ -127,6 +132,15 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         """The most probable label."""
         probs = self.predict_proba(X)
         return self.classes_[np.argmax(probs, axis=1)]
+
+    def predict_set(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Whether each of `classes_` is in the set that holds the label with that probability.
+
+        (rows, classes) of booleans: an adaptive prediction set, never empty. With
+        calibration="conformal" it holds the label at least that often; otherwise as often as the
+        probabilities are right.
+        """
+        return self.predictive(X).prediction_set(level, seed=self.posterior_.seed)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """Mutual information and mean entropy, in nats."""

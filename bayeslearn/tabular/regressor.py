@@ -39,7 +39,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     regressor = bl.BayesianNNRegressor(random_state=0).fit(X, y)
     mean, std = regressor.predict(X_new, return_std=True)
     lower, upper = regressor.predict_interval(X_new, level=0.9)
-{PARAMETERS.format(prior_scale=1.0)}
+{PARAMETERS.format(prior_scale=1.0, scaling='"scale"')}
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
             "heteroscedastic" (it depends on x), or "student-t" (it depends on x, with heavy tails).
             "auto": chosen with method="auto", "student-t" for MILE and ensembles, else "learned".
@@ -47,6 +47,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         y_scaling_: mean and scale of the columns of y.
     """
 
+    task: ClassVar[str] = "regression"
     default_prior_scale: ClassVar[float] = 1.0
 
     def __init__(
@@ -65,6 +66,8 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         progress: bool | None = False,
         network: Any = None,
         budget: float | str | None = None,
+        calibration: str | None = None,
+        calibration_fraction: float = 0.2,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -80,6 +83,8 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         self.progress = progress
         self.network = network
         self.budget = budget
+        self.calibration = calibration
+        self.calibration_fraction = calibration_fraction
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,6 +12,7 @@ The choice does not depend on the machine's speed unless there is a budget.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -29,6 +30,7 @@ from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import Checkpoint, FitEvent
 from bayeslearn.results.calibration import Calibrator
 from bayeslearn.results.calibration_maps import FactorMap
+from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
@@ -59,13 +61,14 @@ class Selection(NamedTuple):
     temperature: float | None = None  # of class probabilities
     num_rows: int = 0  # out-of-fold
 
-    @property
-    def calibrator(self) -> Calibrator | None:
-        """What sets the temperature of predictions."""
-        if self.temperature is None:
-            return None
+    def applied_to(self, posterior: Posterior, is_calibrated: bool) -> Posterior:
+        """The posterior with the note, and with the temperature of its class probabilities."""
+        posterior = dataclasses.replace(posterior, notes=(self.note, *posterior.notes))
+        if self.temperature is None or not is_calibrated:
+            return posterior
         maps = (FactorMap(self.temperature),)
-        return Calibrator("temperature", "classification", self.num_rows, maps)
+        calibrator = Calibrator("temperature", "classification", self.num_rows, maps)
+        return posterior.with_calibrator(calibrator)
 
     def to_json(self) -> dict[str, JSON]:
         """For a file."""

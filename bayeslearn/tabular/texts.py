@@ -18,6 +18,10 @@ PARAMETERS = """
         network: a network in place of `hidden` and `activation`; see `bl.Model`.
         budget: about how long a fit with method="auto" may take, such as "1m", or seconds; None:
             a fixed amount of work, so that the result does not depend on the machine's speed.
+        calibration: how predictions are calibrated on rows that are set aside from fitting:
+            "conformal" (guaranteed coverage of intervals, or of `predict_set`, for exchangeable
+            rows), {scaling} or "isotonic" (no guarantee); see `bl.Posterior.calibrate`.
+        calibration_fraction: fraction of the rows that is set aside for it.
 """
 ATTRIBUTES = """
     Attributes:

@@ -74,13 +74,13 @@ def rows_of(rng, number, columns=None):
     return Fixed(stats.norm(0.8 * x, TOO_SMALL * NOISE)), y, x
 
 
-def coverages(make, held, level=0.9):
-    """The fraction held of each of many draws of calibration and test rows."""
+def coverages(make, covered, level=0.9):
+    """The fraction covered in each of many draws of calibration and test rows."""
     rng = np.random.default_rng(0)
-    return np.array([held(make, rng, level) for _ in range(DRAWS)])
+    return np.array([covered(make, rng, level) for _ in range(DRAWS)])
 
 
-def interval_held(make, rng, level):
+def interval_covered(make, rng, level):
     predictive, y, _ = make(rng, CALIBRATION)
     calibrator = fit_calibrator(predictive, y)
     predictive, y, _ = make(rng, TEST)
@@ -107,7 +107,7 @@ def test_the_model_is_misspecified():
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
 def test_conformal_intervals_cover(level):
-    assert_covers(coverages(rows_of, interval_held, level), level, CALIBRATION)
+    assert_covers(coverages(rows_of, interval_covered, level), level, CALIBRATION)
 
 
 def test_conformal_quantile_is_the_order_statistic():
@@ -160,7 +160,7 @@ def test_conformal_cdf_inverts_quantiles_and_samples_follow_it():
 def test_each_group_is_covered_by_its_own_quantile():
     """Rows in the middle are covered too often by one quantile for all, the others too seldom."""
 
-    def held(make, rng, level):
+    def covered(make, rng, level):
         found = {}
         for by_group in (True, False):
             predictive, y, x = make(rng, 2 * CALIBRATION)
@@ -175,7 +175,7 @@ def test_each_group_is_covered_by_its_own_quantile():
                 found[by_group, name] = np.sum(is_in[groups == name]), np.sum(groups == name)
         return [[*found[key]] for key in sorted(found, reverse=True)]
 
-    values = coverages(rows_of, held)
+    values = coverages(rows_of, covered)
     share = values[..., 0].sum(axis=0) / values[..., 1].sum(axis=0)
     outside, middle, *plain = share
     # About 60 rows a group: at most 1 / 40 above the level; rows of a draw share a quantile.
@@ -186,14 +186,14 @@ def test_each_group_is_covered_by_its_own_quantile():
 
 
 def test_joint_intervals_hold_all_columns_at_once():
-    def held(make, rng, level):
+    def covered(make, rng, level):
         predictive, y, _ = rows_of(rng, CALIBRATION, 3)
         calibrator = fit_calibrator(predictive, y, joint=True)
         predictive, y, _ = rows_of(rng, TEST, 3)
         lower, upper = calibrator.apply(predictive).interval(level)
         return np.mean(np.all((lower <= y) & (y <= upper), axis=1))
 
-    assert_covers(coverages(None, held), 0.9, CALIBRATION)
+    assert_covers(coverages(None, covered), 0.9, CALIBRATION)
 
 
 def test_counts_have_whole_ends_from_zero():
@@ -222,7 +222,7 @@ def labels_of(rng, number):
 def test_prediction_sets_cover(by_class):
     number = 4 * CALIBRATION
 
-    def held(make, rng, level):
+    def covered(make, rng, level):
         predictive, labels, _ = make(rng, number)
         groups = "class" if by_class else None
         seed = int(rng.integers(2**31))
@@ -231,7 +231,7 @@ def test_prediction_sets_cover(by_class):
         sets = calibrator.apply(predictive).prediction_set(level, seed=seed, allow_empty=True)
         return np.mean(sets[np.arange(TEST), labels])
 
-    values = coverages(labels_of, held)
+    values = coverages(labels_of, covered)
     if by_class:
         error = values.std(ddof=1) / np.sqrt(DRAWS)
         assert 0.9 - STANDARD_ERRORS * error < values.mean()
@@ -246,8 +246,8 @@ def test_sets_of_a_model_that_is_right_cover_without_calibration():
     probs = special.softmax(logits, axis=1)
     labels = (rng.uniform(size=(len(probs), 1)) > probs.cumsum(axis=1)).sum(axis=1)
     sets = Fixed(None, probs=probs).prediction_set(0.9, allow_empty=True)
-    covered = sets[np.arange(len(labels)), labels]
-    assert abs(covered.mean() - 0.9) < STANDARD_ERRORS * 0.3 / np.sqrt(len(labels))
+    is_in = sets[np.arange(len(labels)), labels]
+    assert abs(is_in.mean() - 0.9) < STANDARD_ERRORS * 0.3 / np.sqrt(len(labels))
     assert np.all(Fixed(None, probs=probs).prediction_set(0.1).any(axis=1))
 
 
@@ -383,8 +383,20 @@ def test_isotonic_counts_are_probabilities():
 
 def test_isotonic_knots_increase_where_all_values_are_in_a_tail():
     own = isotonic_of_pit(np.array([[0.0], [0.0], [1.0], [1.0]]), np.ones(4))
+    levels = np.linspace(0, 1, 101)[:, None]
     assert np.all(np.diff(own.before[0]) > 0)
-    assert np.all(np.isfinite(own.slope(np.linspace(0, 1, 101)[:, None])))
+    assert np.all(np.isfinite(own.log_slope(levels)))
+    assert np.all(np.diff(own.apply(levels), axis=0) >= 0)
+
+
+def test_isotonic_map_of_a_scaled_gaussian_is_linear_in_normal_scores():
+    """Then it is right beyond the last rows too."""
+    z = 2.5 * stats.norm.ppf(np.arange(1, 200) / 200) + 0.3
+    own = isotonic_of_pit(stats.norm.cdf(z)[:, None], np.ones(199))
+    levels = np.array([[1e-6], [1e-3], [0.1], [0.5], [0.99]])
+    wanted = stats.norm.cdf((stats.norm.ppf(levels) - 0.3) / 2.5)
+    np.testing.assert_allclose(own.apply(levels), wanted, atol=5e-3)
+    np.testing.assert_allclose(own.inverse(own.apply(levels)), levels, atol=1e-9)
 
 
 # Posteriors
