@@ -42,7 +42,7 @@ TABLES = {
     "airfoil": Table("regression", "shared", "bde"),
     "bikesharing": Table("regression", "shared", "bde"),
     "diabetes": Table("regression", "sklearn"),
-    **{name: Table("regression", "synthetic") for name in (*SYNTHETIC_NOISE, "friedman1_masses")},
+    **{name: Table("regression", "synthetic") for name in (*SYNTHETIC_NOISE, "friedman1_censored")},
     **{name: Table("classification", "sklearn") for name in ("iris", "wine", "breast_cancer")},
     **{
         name: Table("classification", "shared")
@@ -59,16 +59,16 @@ TABLES = {
 
 
 def synthetic(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Friedman's functions with noise; `friedman1_masses` is rounded to fives and has a floor that
-    about two fifths of the rows share, as censored measurements have."""
+    """Friedman's functions with noise; `friedman1_censored` has a floor that two fifths of the rows
+    share."""
     from sklearn import datasets
 
-    base = name.removesuffix("_masses")
+    base = name.removesuffix("_censored")
     noise = SYNTHETIC_NOISE[base]
     make = getattr(datasets, f"make_{base}")
     x, y = make(n_samples=SYNTHETIC_ROWS, noise=noise, random_state=0)
-    if name.endswith("_masses"):
-        y = np.maximum(5.0 * np.round(y / 5.0), 15.0)
+    if name.endswith("_censored"):
+        y = np.maximum(y, np.quantile(y, 0.4))
     return x, y
 
 

@@ -2,7 +2,7 @@
 
 Each is a function (x, y, x_test, kind, seed) -> Outcome that imports its library itself, since
 libraries live in environments of their own. Settings are those of its documents; `SETTINGS` goes
-into every cell.
+into every cell. A target whose scale a method might mind is standardised.
 """
 
 from __future__ import annotations
@@ -89,20 +89,22 @@ def ngboost(x, y, x_test, kind: str, seed: int) -> Outcome:
         "random_state": seed,
         "verbose": False,
     }
+    target = standardised(y, y) if is_regression else y
     fit, held_out = inner_split(y, kind, seed, settings["validation"])
     model = estimator(n_estimators=settings["n_estimators"], **options).fit(
         x[fit],
-        y[fit],
+        target[fit],
         X_val=x[held_out],
-        Y_val=y[held_out],
+        Y_val=target[held_out],
         early_stopping_rounds=settings["early_stopping_rounds"],
     )
     stages = int(model.best_val_loss_itr) + 1
     if not is_regression:  # a refit finds other step sizes, for which the number is not right
         return Outcome(model.predict_proba(x_test, max_iter=stages), {"stages": stages})
-    model = estimator(n_estimators=stages, **options).fit(x, y)
+    model = estimator(n_estimators=stages, **options).fit(x, target)
     found = model.pred_dist(x_test).params
-    return Outcome(GaussianMixture.single(found["loc"], found["scale"]), {"stages": stages})
+    mean, std = y.mean() + y.std() * found["loc"], y.std() * found["scale"]
+    return Outcome(GaussianMixture.single(mean, std), {"stages": stages})
 
 
 def lightgbm(x, y, x_test, kind: str, seed: int) -> Outcome:
@@ -153,26 +155,27 @@ def catboost(x, y, x_test, kind: str, seed: int) -> Outcome:
         "allow_writing_files": False,
     }
     if kind == "regression":
-        estimator = CatBoostRegressor
+        estimator, target = CatBoostRegressor, standardised(y, y)
         options["loss_function"] = "RMSEWithUncertainty"
     else:
-        estimator = CatBoostClassifier
+        estimator, target = CatBoostClassifier, y
         options["loss_function"] = "Logloss" if y.max() == 1 else "MultiClass"
     fit, held_out = inner_split(y, kind, seed, settings["validation"])
     model = estimator(iterations=settings["iterations"], **options).fit(
         x[fit],
-        y[fit],
-        eval_set=(x[held_out], y[held_out]),
+        target[fit],
+        eval_set=(x[held_out], target[held_out]),
         early_stopping_rounds=settings["early_stopping_rounds"],
     )
     notes = {"iterations": int(model.get_best_iteration()) + 1}
     # The step size is chosen from rows and iterations: that of the first fit is kept.
     options["learning_rate"] = model.get_all_params()["learning_rate"]
-    model = estimator(iterations=notes["iterations"], **options).fit(x, y)
+    model = estimator(iterations=notes["iterations"], **options).fit(x, target)
     if kind == "classification":
         return Outcome(model.predict_proba(x_test), notes)
     mean, variance = model.predict(x_test, prediction_type="RMSEWithUncertainty").T
-    return Outcome(GaussianMixture.single(mean, np.sqrt(variance)), notes)
+    mean, std = y.mean() + y.std() * mean, y.std() * np.sqrt(variance)
+    return Outcome(GaussianMixture.single(mean, std), notes)
 
 
 def gp(x, y, x_test, kind: str, seed: int) -> Outcome:
