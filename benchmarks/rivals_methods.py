@@ -49,8 +49,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "quantile-forest": {
         "n_estimators": 500,
         "quantiles": 100,
+        "density": "Gaussian kernels at the quantiles",
+        "bandwidths": [0.1, 0.2, 0.4, 0.8, 1.6],
+        "bandwidth": "of the sd of a row's quantiles, by the out-of-bag log-likelihood",
         "min_bandwidth": "0.1 of the out-of-bag RMSE",
-        "density": "Gaussian kernels at the quantiles, Silverman's bandwidth",
     },
     "random-forest": {
         "n_estimators": 500,
@@ -209,11 +211,21 @@ def quantile_forest(x, y, x_test, kind: str, seed: int) -> Outcome:
         n_estimators=settings["n_estimators"], random_state=seed, n_jobs=1
     ).fit(x, y)
     levels = ((np.arange(number) + 0.5) / number).tolist()
-    values = model.predict(x_test, quantiles=levels).T
-    mean = model.predict(x_test, quantiles="mean")
-    outside = model.predict(x, quantiles="mean", oob_score=True)
-    error = float(np.sqrt(np.nanmean((y - outside) ** 2)))
-    return Outcome(Quantiles(values, mean, 0.1 * error), {"out_of_bag_rmse": error})
+
+    def predicted(x, **options) -> tuple[np.ndarray, np.ndarray]:
+        mean = model.predict(x, quantiles="mean", **options)
+        return model.predict(x, quantiles=levels, **options).T, mean
+
+    values, mean = predicted(x, oob_score=True)
+    error = float(np.sqrt(np.nanmean((y - mean) ** 2)))
+    widths = settings["bandwidths"]
+    found = [
+        float(np.nanmean(Quantiles(values, mean, width, 0.1 * error).log_prob(y)))
+        for width in widths
+    ]
+    bandwidth = widths[int(np.argmax(found))]
+    notes = {"out_of_bag_rmse": error, "bandwidth": bandwidth}
+    return Outcome(Quantiles(*predicted(x_test), bandwidth, 0.1 * error), notes)
 
 
 def random_forest(x, y, x_test, kind: str, seed: int) -> Outcome:

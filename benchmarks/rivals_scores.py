@@ -89,12 +89,13 @@ class Quantiles:
     """Quantiles at levels (k - 1/2) / n, (n, rows), of a method that has no density.
 
     Interval and CRPS (twice the mean pinball loss) are of the quantiles as they are. The
-    log-likelihood is that of Gaussian kernels at the n quantiles, with Silverman's bandwidth for
-    each row and at least `min_bandwidth`.
+    log-likelihood is that of Gaussian kernels at the n quantiles; their standard deviation is
+    `bandwidth` times that of the row's quantiles, and at least `min_bandwidth`.
     """
 
     values: np.ndarray
     mean: np.ndarray
+    bandwidth: float
     min_bandwidth: float
 
     @property
@@ -104,7 +105,7 @@ class Quantiles:
 
     @property
     def std(self) -> np.ndarray:
-        return self._kernels().std
+        return np.maximum(self.values.std(axis=0), self.min_bandwidth)
 
     def log_prob(self, y: np.ndarray) -> np.ndarray:
         return self._kernels().log_prob(y)
@@ -122,9 +123,7 @@ class Quantiles:
         return float(2 * np.mean(np.maximum(levels * above, (levels - 1) * above)))
 
     def _kernels(self) -> GaussianMixture:
-        quarter, three_quarters = np.quantile(self.values, (0.25, 0.75), axis=0)
-        scale = np.minimum(self.values.std(axis=0), (three_quarters - quarter) / 1.34)
-        width = np.maximum(0.9 * scale * len(self.values) ** -0.2, self.min_bandwidth)
+        width = np.maximum(self.bandwidth * self.values.std(axis=0), self.min_bandwidth)
         return GaussianMixture(self.values, np.broadcast_to(width, self.values.shape))
 
 
