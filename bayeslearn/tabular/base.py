@@ -185,7 +185,8 @@ class BayesianNN(BaseEstimator):
         )
         if selection is not None:
             self.posterior_ = selection.applied_to(self.posterior_, is_calibrated=aside is None)
-            self.chosen_["temperature"] = selection.temperature
+            if selection.temperature is not None:
+                self.chosen_["temperature"] = selection.temperature
         return self._calibrated(aside)
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
