@@ -103,7 +103,11 @@ def measure(name: str, table: str, split: int, data: Path | None) -> dict[str, A
         raise
     except Exception as error:  # of any library: the table shows that it failed
         result["failed"] = f"{type(error).__name__}: {error}"
-    return result | {"versions": {method.package: metadata.version(method.package)}}
+    try:
+        version = metadata.version(method.package)
+    except metadata.PackageNotFoundError:  # run from a checkout
+        version = "unknown"
+    return result | {"versions": {method.package: version}}
 
 
 class Cell(NamedTuple):
