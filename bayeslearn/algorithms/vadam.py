@@ -31,15 +31,15 @@ Differs from the survey: std (errata 70), m and s are stored uncorrected (errata
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.algorithms.sized import SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
@@ -136,7 +136,7 @@ def vadam_update(
     return mean - step, m, s
 
 
-class Vadam(ModeStart):
+class Vadam(SizedStep, ModeStart):
     """Mean-field variational inference at the cost of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
@@ -146,12 +146,27 @@ class Vadam(ModeStart):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    learning_rate: float = hyper(0.1, "step size of the mean", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
-    power: float = hyper(1.0, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.1, 1e-3),
+        "decay": ("power", "cosine"),
+        "num_draws": (4, 1),
+    }
+
+    learning_rate: float | None = hyper(
+        None,
+        "step size of the mean; None: 0.1, and 0.001 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+    )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)
-    num_draws: int = hyper(4, "draws of the weights per step", least=1)
+    num_draws: int | None = hyper(
+        None,
+        "draws of the weights per step; None: 4, and 1 above 10,000 weights",
+        least=1,
+        optional=True,
+    )
     bias_correction: bool = hyper(True, "correct averages that start at zero, as Adam does")
     start: str = hyper(
         "laplace", "first s: curvature at the warm start, or zero", choices=("laplace", "zero")
@@ -182,15 +197,16 @@ class Vadam(ModeStart):
         def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
             return batch_gradient(key, target, q.transform(drawn(seed)), batch, self.squares)
 
-        seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
-        keys = jax.random.split(key_signs, self.num_draws)
+        num_draws = int(self.setting("num_draws"))
+        seeds, drawn = noise.draws_like(key_draws, state.mean, num_draws, self.noise)
+        keys = jax.random.split(key_signs, num_draws)
         nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
         mean, m, s = self.update(state, gradient, square, prior_mean, prior_prec)
         return VadamState(mean, s, m, state.count + 1), VadamInfo(nll)
 
     def gradients_per_step(self, target: Target, state: VadamState) -> int:
         """One per draw, and one more for squares by random signs."""
-        return self.num_draws * (2 if self.squares == "signs" else 1)
+        return int(self.setting("num_draws")) * (2 if self.squares == "signs" else 1)
 
     def update(
         self,
@@ -208,7 +224,7 @@ class Vadam(ModeStart):
             1.0 - self.beta1**t if self.bias_correction else one,
             1.0 - self.beta2**t if corrects_s else one,
         )
-        rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
+        rate = self.schedule()(state.count)
 
         numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
 

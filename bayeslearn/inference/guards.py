@@ -16,6 +16,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import DivergenceError
 from bayeslearn.families.base import Gaussian
+from bayeslearn.inference.kernels import log_joint
 from bayeslearn.inference.run_state import OptimizationState
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
@@ -32,6 +33,16 @@ LOWER_BOUND_LOST = "lost its lower bound"
 SCALE_OUT_OF_RANGE = (
     f"diverged: a posterior std left [{MIN_STD_RATIO:g}, {MAX_STD_RATIO:g}] times the prior std"
 )
+
+
+def check_finite_start(target: Target, state: PyTree, params: PyTree) -> None:
+    """Refuse a start at which the density or the state is not finite."""
+    value = float(log_joint(target, params))
+    if not (math.isfinite(value) and bool(tree.all_finite(state))):
+        raise DivergenceError(
+            f"The log-density at the starting point is {value}. Scale x and y to unit variance, or"
+            " start elsewhere with `init=`."
+        )
 
 
 def accept_round(run: OptimizationState) -> None:

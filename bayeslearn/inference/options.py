@@ -35,7 +35,8 @@ class FitOptions:
             before the remaining decay is shortened); None: never. "auto": 20 if `num_steps` is
             "auto", else never.
         warm_start: steps of a method's warm start (0: none), inside `num_steps`. "auto": a third of
-            a given `num_steps`, up to 5000.
+            a given `num_steps`, up to 5000; none above 10,000 weights for the methods that have
+            defaults for large networks.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
         microbatch: rows of a batch for which the network is evaluated at a time; gradients (and
             squares) are summed over them. Saves memory, and changes nothing but rounding.
