@@ -63,6 +63,15 @@ class CNN(eqx.Module):
         return self.last(jax.nn.relu(self.hidden(x.reshape(-1))))
 
 
+class PlainLogits(eqx.Module):
+    """Logits of the plain network as a function of its weights."""
+
+    static: CNN
+
+    def __call__(self, params: CNN, rows: jax.Array) -> jax.Array:
+        return jax.vmap(eqx.combine(params, self.static))(rows)
+
+
 def load(folder: Path, name: str, rows: int | None) -> tuple[np.ndarray, ...]:
     found = np.load(folder / f"{name}.npz")
     x, y, x_test, y_test = (found[k] for k in ("x_train", "y_train", "x_test", "y_test"))
@@ -108,17 +117,22 @@ def plain_adam(network: CNN, x, y, batch_size: int, steps: int) -> Callable[[int
     return run
 
 
-def predict(logits: Callable, draw: Callable, draws: int, x: np.ndarray) -> np.ndarray:
-    """Mean class probabilities over draws, a piece of the rows and one draw at a time."""
+@eqx.filter_jit
+def piece_probabilities(logits: Callable, q: object, draws: int, rows: jax.Array) -> jax.Array:
+    """Mean class probabilities over draws of q, one at a time."""
 
-    @jax.jit
-    def of_piece(rows):
-        def one(key):
-            return jax.nn.softmax(logits(draw(key), rows))
+    def one(key):
+        drawn = jax.tree.map(lambda leaf: leaf[0], q.sample(key, 1))
+        return jax.nn.softmax(logits(drawn, rows))
 
-        return jnp.mean(jax.lax.map(one, jax.random.split(jax.random.key(1), draws)), axis=0)
+    return jnp.mean(jax.lax.map(one, jax.random.split(jax.random.key(1), draws)), axis=0)
 
-    return np.concatenate([of_piece(x[i : i + PIECE]) for i in range(0, len(x), PIECE)])
+
+def predict(logits: Callable, q: object, x: np.ndarray) -> np.ndarray:
+    """Mean class probabilities, a piece of the rows at a time."""
+    draws = 1 if isinstance(q, bl.families.Point) else DRAWS
+    pieces = range(0, len(x), PIECE)
+    return np.concatenate([piece_probabilities(logits, q, draws, x[i : i + PIECE]) for i in pieces])
 
 
 def scores(probabilities: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -145,28 +159,32 @@ def std_ratio(posterior: bl.Posterior) -> float:
     return float(np.median(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(ratios)])))
 
 
-def timed(run: Callable[[int], object], seed: int) -> tuple[object, float, float]:
-    """The result, seconds to run, and seconds to compile."""
+def timed(run: Callable[[int], object], seed: int, once: bool) -> tuple[object, float, float]:
+    """The result, seconds to run, and seconds to compile (0 if it runs only once)."""
     began = time.perf_counter()
-    run(seed + 1)
+    if not once:
+        run(seed + 1)
     middle = time.perf_counter()
     result = run(seed)
     end = time.perf_counter()
     return result, end - middle, max(0.0, (middle - began) - (end - middle))
 
 
-def measure(arguments: argparse.Namespace, method: str, seed: int, options: dict) -> dict:
+def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict) -> dict:
     x, y, x_test, y_test = load(arguments.data, arguments.name, arguments.rows)
     network = CNN(tuple(arguments.filters), arguments.units, jax.random.key(seed))
     steps, batch_size = arguments.steps, arguments.batch_size
+    options = {k: v for k, v in variant.items() if k != "gain"}
+    more: dict = {"std_ratio": 0.0}
     if method == PLAIN:
         run = plain_adam(network, x, y, batch_size, steps)
-        trained, seconds, compiling = timed(run, seed)
+        trained, seconds, compiling = timed(run, seed, arguments.once)
         peak = peak_memory()
-        found = predict(lambda w, rows: jax.vmap(w)(rows), lambda key: trained, 1, x_test)
-        more = {"std_ratio": 0.0, "phases": []}
+        params, static = eqx.partition(trained, eqx.is_inexact_array)
+        logits = PlainLogits(static)
+        found = predict(logits, bl.families.Point(params), x_test)
     else:
-        prior = bl.priors.Normal.fan_in(arguments.gain) if arguments.gain else None
+        prior = bl.priors.Normal.fan_in(variant["gain"]) if variant.get("gain") else None
         model = bl.Model(network, bl.likelihoods.Categorical(10), prior)
         algorithm = bl.ALGORITHMS[method](**options)
         settings = {"num_steps": steps, "batch_size": batch_size, "progress": False}
@@ -174,24 +192,17 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, options: dict
         def run(seed: int) -> bl.Posterior:
             return bl.fit(model, algorithm, (x, y), seed=seed, **settings)
 
-        posterior, seconds, compiling = timed(run, seed)
+        posterior, seconds, compiling = timed(run, seed, arguments.once)
         peak = peak_memory()
-        target, q = posterior.target, posterior.family
-        draws = 1 if isinstance(q, bl.families.Point) else DRAWS
-
-        def draw(key):
-            return jax.tree.map(lambda leaf: leaf[0], q.sample(key, 1))
-
-        found = predict(target.outputs, draw, draws, x_test)
+        found = predict(posterior.target.with_data(None).outputs, posterior.family, x_test)
         phases = [phase._asdict() for phase in posterior.phases]
         more = {"std_ratio": std_ratio(posterior), "phases": phases, "elbo": posterior.elbo}
         more["notes"] = list(posterior.notes)
     return {
         "method": method,
-        "options": options,
+        "variant": variant,
         "data": arguments.name,
         "seed": seed,
-        "gain": arguments.gain,
         "steps": steps,
         "batch_size": batch_size,
         **scores(found, y_test),
@@ -217,22 +228,20 @@ def run_all(arguments: argparse.Namespace) -> None:
 
 def run_one(arguments: argparse.Namespace) -> None:
     method = arguments.only
-    variants = json.loads(arguments.grid).get(method, []) if arguments.grid else [{}]
-    for options in variants:
+    variants = json.loads(arguments.grid).get(method, [{}]) if arguments.grid else [{}]
+    for variant in variants:
         for seed in range(arguments.seeds):
-            cell = measure(arguments, method, seed, options)
-            label = "".join(f"-{k}={v}" for k, v in options.items())
-            gain = f"-gain={arguments.gain}" if arguments.gain else ""
-            write_cell(
-                arguments.results / f"{arguments.name}-{method}{label}{gain}-{seed}.json", cell
-            )
+            cell = measure(arguments, method, seed, variant)
+            label = "".join(f"-{k}={v}" for k, v in variant.items())
+            name = f"{arguments.name}-{method}{label}-{seed}.json"
+            write_cell(arguments.results / name, cell)
             print(row(cell), flush=True)
 
 
 def row(cell: dict, plain: float | None = None) -> str:
     ratio = "" if plain is None else f" {cell['seconds'] / plain:.2f} |"
     memory = "-" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 2**30:.2f}"
-    options = " ".join(f"{k}={v}" for k, v in cell["options"].items())
+    options = " ".join(f"{k}={v}" for k, v in cell["variant"].items())
     return (
         f"| {cell['method']} {options} | {cell['accuracy']:.2f} | {cell['nll']:.4f} |"
         f" {cell['ece']:.4f} | {cell['std_ratio']:.3f} | {cell['seconds']:.2f} |{ratio}"
@@ -245,7 +254,7 @@ def table(folder: Path) -> str:
     groups: dict[tuple, list[dict]] = {}
     for path in sorted(folder.glob("*.json")):
         cell = json.loads(path.read_text())
-        key = (cell["data"], METHODS.index(cell["method"]), str(cell["options"]), cell["gain"])
+        key = (cell["data"], METHODS.index(cell["method"]), str(cell["variant"]))
         groups.setdefault(key, []).append(cell)
     numbers = ("accuracy", "nll", "ece", "std_ratio", "seconds", "compile_seconds")
     lines, name, plain = [], None, None
@@ -254,7 +263,8 @@ def table(folder: Path) -> str:
         if key[0] != name:
             name, plain = key[0], None
             lines += [
-                f"\n{name}, {cells[0]['device']}, {cells[0]['steps']} steps, {len(cells)} seed(s)\n",
+                f"\n{name}, {cells[0]['device']}, {cells[0]['steps']} steps,"
+                f" {len(cells)} seed(s)\n",
                 "| method | accuracy | NLL | ECE | std ratio | s to run | beside Adam"
                 " | s to compile | peak GB |",
                 "|---|---|---|---|---|---|---|---|---|",
@@ -275,8 +285,12 @@ def main() -> None:
     parser.add_argument("--filters", type=int, nargs=2, default=(32, 64))
     parser.add_argument("--units", type=int, default=128)
     parser.add_argument("--rows", type=int, help="first rows only, for a trial")
-    parser.add_argument("--gain", type=float, help="of a fan-in prior; default: the model's own")
-    parser.add_argument("--grid", help='JSON: {"vogn": [{"learning_rate": 0.01}, ...], ...}')
+    parser.add_argument(
+        "--grid",
+        help='JSON of variants: {"vogn": [{"learning_rate": 0.01, "gain": 3}, ...], ...}; gain is'
+        " that of a fan-in prior in place of the model's own",
+    )
+    parser.add_argument("--once", action="store_true", help="no second run for the time of one")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="print the table of stored cells")
