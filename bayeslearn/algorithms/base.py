@@ -26,7 +26,7 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 
 def hyper(
@@ -65,9 +65,6 @@ def hyper(
         converter=freeze if free else _plain_number,
         metadata={"doc": doc, "check": check, "default": default},
     )
-
-
-LARGE_NETWORK = 10_000  # weights, above which a method has the defaults of large networks
 
 
 class Capabilities(NamedTuple):

@@ -49,7 +49,7 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-FORGETTING = 10.0  # times that the average of h is renewed in a run, by default
+FORGETTING = 2.0  # times that the average of h is renewed in a run, by default
 MAX_WEIGHT = 0.5  # of one estimate in that average
 
 
@@ -125,7 +125,7 @@ class IVON(SizedStep, ModeStart):
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float | None = hyper(
         None,
-        "decay of the average of the Hessian, h; None: 1 - 10 / steps of the run",
+        "decay of the average of the Hessian, h; None: 1 - 2 / steps of the run",
         least=0,
         below=1,
         optional=True,

@@ -88,11 +88,14 @@ def vogn_update(
     beta2: Array | float,
     weight: Array | float,
     damping: Array | float,
+    clip: Array | float | None = None,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `prior_prec` is lambda / N, `weight` is T."""
     m = beta1 * m + (1.0 - beta1) * (gradient + weight * prior_prec * (mean - prior_mean))
     s = (1.0 - weight * beta2) * s + beta2 * square
-    return mean - rate * m / (s + prior_prec + damping), m, s
+    if clip is None:
+        return mean - rate * m / (s + prior_prec + damping), m, s
+    return mean - rate * jnp.clip(m / (s + prior_prec + damping), -clip, clip), m, s
 
 
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
@@ -164,6 +167,13 @@ class VOGN(SizedStep, ModeStart):
     kl_warmup: int = hyper(0, "steps over which that weight increases from 0.01 of it", least=0)
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
+    clip: float | None = hyper(
+        None,
+        "largest natural step of a weight, before the learning rate; None: no limit",
+        above=0,
+        optional=True,
+        real=True,
+    )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
@@ -233,6 +243,8 @@ class VOGN(SizedStep, ModeStart):
             "weight": weight,
             "damping": self.damping,
         }
+        if self.clip is not None:
+            numbers["clip"] = self.clip
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             return vogn_update(*arrays, **tree.cast(numbers, arrays[0].dtype))

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import LARGE_NETWORK, Algorithm
+from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.batches import sample_rows
 from bayeslearn.data.rows import Batch
 from bayeslearn.models.target import Target
-from bayeslearn.tree import PyTree
+from bayeslearn.tree import LARGE_NETWORK, PyTree
 
 EVALUATIONS = 100  # in a full-length run
 MIN_EVAL_EVERY = 10  # steps between evaluations in a short one: an evaluation costs steps

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import LARGE_NETWORK, Algorithm
+from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Batch
 from bayeslearn.data.streams import planned_counts
 from bayeslearn.distributed.processes import gather
@@ -36,7 +36,7 @@ from bayeslearn.inference.run_state import (
 )
 from bayeslearn.models.target import Target
 from bayeslearn.progress import Progress
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 PATIENCE = 20  # evaluations without a new best before stopping
 CHUNK = 100  # steps per compiled call

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bayeslearn.algorithms.base import LARGE_NETWORK, Algorithm
+from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import refuse
+from bayeslearn.tree import LARGE_NETWORK
 
 EARLIER_FRACTION = 3  # of a given total, the phases before a method's own get one part in this many
 
