@@ -15,7 +15,7 @@ one draw, signs for each row), which does not change the bound and reduces the n
 gradient; the complexity cost is then in closed form. See `gradients.local`.
 
 A minibatch i of M has the weight pi_i of the complexity cost, sum_i pi_i = 1: 1/M ("uniform") or
-2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9).
+2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9). It is multiplied by `temperature`.
 
 If the start is a q, the optimiser works on the mean in units of standard deviations (`UNIT`): steps
 of equal length for all weights would exceed the standard deviation of well-determined ones, and
@@ -139,14 +139,14 @@ class BayesByBackprop(DecayingStep):
     )
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.03, 1e-3),
+        "learning_rate": (0.03, 3e-3),
         "decay": ("power", "cosine"),
         "num_draws": (8, 1),
     }
 
     learning_rate: float | None = hyper(  # type: ignore[assignment]
         None,
-        "step size of the optimiser; None: 0.03, and 0.001 above 10,000 weights",
+        "step size of the optimiser; None: 0.03, and 0.003 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -169,6 +169,7 @@ class BayesByBackprop(DecayingStep):
     batch_weighting: str = hyper(
         "uniform", "weight of the complexity cost by minibatch", choices=("uniform", "decaying")
     )
+    temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
@@ -254,7 +255,7 @@ class BayesByBackprop(DecayingStep):
         """One step of the optimiser along the gradient of f."""
         rows = 1.0 if batch is None else float(len(batch.y))
         num_batches = jnp.ceil(target.num_data / (target.mean_weight * rows))
-        weight = batch_weight(self.batch_weighting, state.count, num_batches)
+        weight = self.temperature * batch_weight(self.batch_weighting, state.count, num_batches)
         key_draws, key_network = jax.random.split(key)
         rewritten = None
         if self.perturb != "weights":

@@ -19,6 +19,9 @@ DECAY_DOC = (
 )
 
 
+CLIP_DOC = "largest natural step of a weight, before the learning rate; None: no limit"
+
+
 class SizedStep(Algorithm):
     """Base of the methods whose step size has defaults by the network's size (abstract)."""
 

@@ -1,7 +1,7 @@
 r"""Vadam: variational inference inside Adam (Khan et al. 2018; survey section 7).
 
-With lambda the prior's precision, mean0 its mean, N the number of data, beta the learning rate
-and t the number of steps so far plus one:
+With lambda the prior's precision, mean0 its mean, N the number of data divided by the temperature,
+beta the learning rate and t the number of steps so far plus one:
 
     std   = 1 / sqrt(N (s + lambda/N)),   theta = mean + std * eps
     g     = -grad log p(batch | theta) / M                    the batch's MEAN gradient
@@ -39,7 +39,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
@@ -128,12 +128,16 @@ def vadam_update(
     beta1: Array | float,
     beta2: Array | float,
     correction: Correction,
+    clip: Array | float | None = None,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `prior_prec` is lambda / N."""
     m = beta1 * m + (1.0 - beta1) * (gradient + prior_prec * (mean - prior_mean))
     s = beta2 * s + (1.0 - beta2) * square
-    step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
-    return mean - step, m, s
+    if clip is None:
+        step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
+        return mean - step, m, s
+    step = (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
+    return mean - rate * jnp.clip(step, -clip, clip), m, s
 
 
 class Vadam(SizedStep, ModeStart):
@@ -147,17 +151,14 @@ class Vadam(SizedStep, ModeStart):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 1e-3),
+        "learning_rate": (0.1, 0.1),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
+        "clip": (None, 0.1),
     }
 
     learning_rate: float | None = hyper(
-        None,
-        "step size of the mean; None: 0.1, and 0.001 above 10,000 weights",
-        above=0,
-        optional=True,
-        real=True,
+        None, "step size of the mean; None: 0.1", above=0, optional=True, real=True
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)
@@ -177,7 +178,15 @@ class Vadam(SizedStep, ModeStart):
         " square by random signs (signs); they differ for batches of more than one row",
         choices=("signs", "mean"),
     )
+    temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
+    clip: float | None = hyper(
+        None, f"{CLIP_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
+    )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
+
+    def effective_data(self, target: Target) -> Array:
+        """N: the number of data divided by the temperature."""
+        return target.num_data / self.temperature
 
     def init(self, key: Array, target: Target, params: PyTree) -> VadamState:
         """At `params`, with s as set by `start`."""
@@ -189,7 +198,7 @@ class Vadam(SizedStep, ModeStart):
         self, key: Array, target: Target, state: VadamState, batch: Batch | None
     ) -> tuple[VadamState, VadamInfo]:
         """One step of Adam at draws of q."""
-        num_data = target.num_data
+        num_data = self.effective_data(target)
         prior_mean, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
         q = DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))
         key_draws, key_signs = jax.random.split(key)
@@ -227,6 +236,8 @@ class Vadam(SizedStep, ModeStart):
         rate = self.schedule()(state.count)
 
         numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
+        if self.clip is not None:
+            numbers["clip"] = self.clip
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             # In the leaf's type: one float64 number would promote all operations.
@@ -239,8 +250,9 @@ class Vadam(SizedStep, ModeStart):
         self, target: Target, state: VadamState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
         """The diagonal Gaussian of mean and s."""
-        _, prior_prec = prior_prec_per_datum(target, state.mean, target.num_data)
-        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, target.num_data))
+        num_data = self.effective_data(target)
+        _, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))
 
 
 def tree_unzip(

@@ -16,7 +16,8 @@ average; the heavy ball m <- beta1 m + g is the same with the learning rate time
 warm-up from 0.01 to 1 over `kl_warmup` steps. Its best precision is N h / T + lambda, the fixed
 point above: s = h / T, and std has lambda/N also for T != 1. `augmentation` counts each row that
 many times, for data augmentation that creates new ones. The lower bound that `fit` reports is that
-of T = 1 and the true N. `damping` stabilises the mean's step and does not change std.
+of T = 1 and the true N. `damping` and `clip` stabilise the mean's step and do not change std:
+where a network fits well, s is near 0 and m / (s + lambda/N) is long.
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
 specified: a noise scale fixed at a third of the true one makes the variance about 0.11 of mean
@@ -42,7 +43,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
 from bayeslearn.data.rows import Batch
@@ -135,14 +136,15 @@ class VOGN(SizedStep, ModeStart):
     )
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.3, 1e-3),
+        "learning_rate": (0.3, 0.03),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
+        "clip": (None, 0.1),
     }
 
     learning_rate: float | None = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.3, and 0.001 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.3, and 0.03 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -168,11 +170,7 @@ class VOGN(SizedStep, ModeStart):
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     clip: float | None = hyper(
-        None,
-        "largest natural step of a weight, before the learning rate; None: no limit",
-        above=0,
-        optional=True,
-        real=True,
+        None, f"{CLIP_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 

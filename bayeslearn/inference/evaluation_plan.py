@@ -1,9 +1,11 @@
 """How often a run is evaluated, and on how many rows and draws: a fixed rule on shapes.
 
 Small runs have up to 100 evaluations of 64 draws on up to 8,192 rows. Where that would be much work
-(minibatches, or many weights) evaluations cost at most a tenth of the run's steps, counted in rows:
-a forward pass is a third of a gradient. Half of that is for the lower bound at the end. They run
-through one batch of rows and one draw at a time, and so need no more memory than a step.
+(minibatches, or many weights) evaluations cost a twentieth of the run's steps, counted in rows: a
+forward pass is a third of a gradient. Half of that is for the lower bound at the end. Very short
+runs and many held-out rows may cost more: there is at least one evaluation, of a batch and all
+held-out rows. Evaluations run through one batch of rows and one draw at a time, and so need no more
+memory than a step.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ EVAL_BATCH = 16  # of those at a time
 EVAL_ROWS = 8192
 FINAL_EVALUATIONS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 
-COST = 0.1  # of a run's steps, that its evaluations cost at most
+COST = 0.05  # of a run's steps, that its evaluations cost
 FORWARD = 1.0 / 3.0  # the cost of a forward pass, in gradients
 FREE = 1e8  # weights x rows x draws of an evaluation that is not worth a rule
 FEWEST, STEPS_BETWEEN = 10, 100  # evaluations, and steps between them, where a run can afford it
@@ -113,6 +115,8 @@ def plan_evaluations(
         number = int(np.clip((budget - final) / (PIECES * least), FEWEST, most))
         number = max(1, min(number, int((budget - final) / least)))
         eval_every = -(-num_steps // number)
+        if eval_every > STEPS_BETWEEN:  # whole calls of the compiled loop
+            eval_every = round(eval_every / STEPS_BETWEEN) * STEPS_BETWEEN
     eval_every = min(num_steps, eval_every)
     size = (budget - final) * eval_every / num_steps - draws * num_held_out
     pieces = int(np.clip(size / (draws * piece), 1, max(1, min(rows, EVAL_ROWS) // piece)))

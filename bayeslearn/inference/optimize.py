@@ -284,7 +284,7 @@ class _Loop:
         target = self.plan.bind(run.target, self.eval_rows)
         values = planned(self.plan, algorithm, target, run.state, key, context.validation)
         scores = values.pop("scores", None)
-        metrics = {name: float(value) for name, value in values.items()}
+        metrics = {name: float(value) for name, value in jax.device_get(values).items()}
         acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
         for name, value in ({"step": run.step} | metrics | acted).items():
             run.trace.setdefault("eval_" + name, []).append(value)
