@@ -17,7 +17,7 @@ r = (1 - beta2) (hhat - h). There are no per-example terms: a step is one of Ada
 
 **Averaging of h.** hhat is noisy, with a standard deviation of about |g| / std. beta2 near 1
 averages it, but a run much shorter than 1 / (1 - beta2) steps ends where h began. By default
-1 - beta2 is `FORGETTING` divided by the length of the run.
+1 - beta2 is `renewals` divided by the length of the run.
 
 **Start.** `start="constant"` is the paper's: h is `first_h` for all weights. Where its scale is
 far from the curvature, the first steps are far too long or too short; `start="laplace"` takes the
@@ -49,7 +49,6 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-FORGETTING = 2.0  # times that the average of h is renewed in a run, by default
 MAX_WEIGHT = 0.5  # of one estimate in that average
 
 
@@ -103,15 +102,16 @@ class IVON(SizedStep, ModeStart):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 0.1),
+        "learning_rate": (0.3, 0.1),
         "decay": ("cosine", "cosine"),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
+        "renewals": (10.0, 2.0),
     }
 
     learning_rate: float | None = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.1",
+        "fraction of the natural step of the mean; None: 0.3, and 0.1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -125,9 +125,17 @@ class IVON(SizedStep, ModeStart):
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float | None = hyper(
         None,
-        "decay of the average of the Hessian, h; None: 1 - 2 / steps of the run",
+        "decay of the average of the Hessian, h; None: 1 - renewals / steps of the run",
         least=0,
         below=1,
+        optional=True,
+        real=True,
+    )
+    renewals: float | None = hyper(
+        None,
+        "how often the average h is renewed in a run, if beta2 is None; None: 10, and 2 above"
+        " 10,000 weights",
+        above=0,
         optional=True,
         real=True,
     )
@@ -156,7 +164,7 @@ class IVON(SizedStep, ModeStart):
         """beta2 of this run."""
         if self.beta2 is not None:
             return self.beta2
-        weight = jnp.minimum(FORGETTING / jnp.maximum(self.length, 1.0), MAX_WEIGHT)
+        weight = jnp.minimum(self.setting("renewals") / jnp.maximum(self.length, 1.0), MAX_WEIGHT)
         return 1.0 - weight
 
     def init(self, key: Array, target: Target, params: PyTree) -> IVONState:

@@ -154,7 +154,7 @@ class Vadam(SizedStep, ModeStart):
         "learning_rate": (0.1, 0.1),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
-        "clip": (None, 0.1),
+        "clip": (None, 0.05),
     }
 
     learning_rate: float | None = hyper(
@@ -180,7 +180,7 @@ class Vadam(SizedStep, ModeStart):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}, and 0.05 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 

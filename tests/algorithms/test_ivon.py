@@ -98,7 +98,9 @@ def test_a_beta2_near_one_leaves_h_where_it_began(problem):
     found = bl.fit(problem.model, algorithm, data, seed=0, num_steps=100, options=options)
     np.testing.assert_allclose(vector(found.state.h), 0.05, rtol=0.05)
     default = IVON().with_run_length(1000)
-    np.testing.assert_allclose(float(default.hessian_decay()), 0.998)
+    np.testing.assert_allclose(float(default.hessian_decay()), 0.99)
+    large = IVON().for_network(10_001).with_run_length(1000)
+    np.testing.assert_allclose(float(large.hessian_decay()), 0.998)
 
 
 def test_a_temperature_scales_the_precision_of_the_data(problem, x64):
