@@ -192,7 +192,7 @@ def test_the_default_prior_depends_on_the_size(width, x64):
     is_large = tree.size(params) > 10_000
     assert is_large == (width == 100)
     for bound in (target, frozen):
-        prec = bound.prior.prec["network"]["layers"][1]["weight"]
+        prec = bound.prior.prec["network"]["layers"][1].weight
         np.testing.assert_allclose(prec, 99 / 9 if is_large else 1.0)
 
 
