@@ -32,11 +32,14 @@ EVAL_BATCH = 16  # of those at a time
 EVAL_ROWS = 8192
 FINAL_EVALUATIONS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 
+MAX_LOW_EVALUATIONS = 20  # in a row, far below the first or not finite, before it steps back
+
 COST = 0.05  # of a run's steps, that its evaluations cost
 FORWARD = 1.0 / 3.0  # the cost of a forward pass, in gradients
 FREE = 1e8  # weights x rows x draws of an evaluation that is not worth a rule
 FEWEST, STEPS_BETWEEN = 10, 100  # evaluations, and steps between them, where a run can afford it
 FEW_DRAWS = 4
+FEWEST_LOW = 2  # evaluations in a row, before a run of few evaluations steps back
 PIECES = 8  # batches of rows in an evaluation, where a run can afford it
 
 
@@ -49,6 +52,7 @@ class EvaluationPlan(NamedTuple):
     rows: int = EVAL_ROWS  # at most
     piece: int | None = None  # rows at a time; None: all
     final: int = FINAL_EVALUATIONS  # evaluations for the lower bound that is reported
+    most_low: int = MAX_LOW_EVALUATIONS  # in a row, before a run steps back
 
     def rows_of(self, data: Batch | None) -> Batch | None:
         """The rows on which the lower bound is measured: all, or an even sample of them."""
@@ -126,7 +130,9 @@ def plan_evaluations(
     if draws > 1:
         draws = int(np.clip(size / used, draws, EVAL_DRAWS))
     times = int(np.clip(final / (draws * used), 1, FINAL_EVALUATIONS * EVAL_DRAWS // draws))
-    return EvaluationPlan(eval_every, draws, 1, used, piece, times)
+    # A fifth of the run below its first bound is too much.
+    low = int(np.clip(num_steps // eval_every // 5, FEWEST_LOW, MAX_LOW_EVALUATIONS))
+    return EvaluationPlan(eval_every, draws, 1, used, piece, times, low)
 
 
 def _least_draws(algorithm: Algorithm, draws: int) -> int:

@@ -326,7 +326,9 @@ class _Loop:
         elif (
             algorithm.can_shorten_steps
             and not run.has_ended
-            and guards.lower_bound_lost(run, bound, error, float(self.base.num_data))
+            and guards.lower_bound_lost(
+                run, bound, error, float(self.base.num_data), self.plan.most_low
+            )
         ):
             guards.back_off(run, to_best=True)
             guards.check_can_continue(algorithm, run, guards.LOWER_BOUND_LOST)
