@@ -54,6 +54,16 @@ class EvaluationPlan(NamedTuple):
     final: int = FINAL_EVALUATIONS  # evaluations for the lower bound that is reported
     most_low: int = MAX_LOW_EVALUATIONS  # in a row, before a run steps back
 
+    def cost(
+        self, algorithm: Algorithm, num_steps: int, rows: Batch | None, batch: int, held_out: int
+    ) -> float:
+        """Work of a phase's evaluations on so many rows, in gradients over a batch."""
+        is_point = not algorithm.capabilities.has_lower_bound
+        number, draws = -(-num_steps // self.every), 1 if is_point else self.draws
+        used = 1 if rows is None else len(rows.y)
+        passes = number * (used + held_out) + (0 if is_point else self.final * used)
+        return FORWARD * draws * passes / max(batch, 1)
+
     def rows_of(self, data: Batch | None) -> Batch | None:
         """The rows on which the lower bound is measured: all, or an even sample of them."""
         if data is None:

@@ -364,8 +364,10 @@ class _Loop:
         num_gradients = run.step * algorithm.gradients_per_step(target, best.state)
         seconds = time.perf_counter() - self.began
         counts = (run.step, num_gradients, seconds)
+        held_out = 0 if context.validation is None else len(context.validation.y)
+        cost = self.plan.cost(algorithm, run.step, self.eval_rows, self.batch_size, held_out)
         if context.phase != MAIN:
-            phase = Phase(context.phase, algorithm.name, *counts, None, True)
+            phase = Phase(context.phase, algorithm.name, *counts, None, True, cost)
             context.phases.append(phase)
             if checkpointer is not None:
                 state, changed = context.gather_to_host((best.state, target.with_data(None)))
@@ -386,7 +388,7 @@ class _Loop:
             checkpointer.save(context.phase, run)
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
-        context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True))
+        context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True, cost))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time
         )

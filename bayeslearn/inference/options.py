@@ -30,7 +30,8 @@ class FitOptions:
 
     Args:
         eval_every: steps between evaluations; None: one hundredth of the run, and at least ten in
-            runs of a hundred steps or more.
+            runs of a hundred steps or more; where an evaluation is much work (large networks,
+            minibatches), so that all of them cost a twentieth of the run.
         patience: evaluations without a new best before stopping (or, with a decaying step size,
             before the remaining decay is shortened); None: never. "auto": 20 if `num_steps` is
             "auto", else never.
@@ -136,3 +137,4 @@ class Phase(NamedTuple):
     seconds: float  # compiling included
     elbo: float | None
     is_chosen: bool  # whether the run went on from its result
+    evaluation_cost: float = 0.0  # in gradients over a batch: a forward pass is a third of one
