@@ -130,7 +130,7 @@ def _gauss_newton(
             vector
         )
         factor = output_factor(target, outputs, params["likelihood"], y)
-        own = jax.jacrev(lambda v: own_information(target, rebuild(v)))(vector)
+        own = jax.jacrev(lambda v: own_information(target, rebuild(v), outputs))(vector)
         return jnp.concatenate([factor.T @ jacobian, own])
 
     rows = jax.lax.map(one_row, (batch.x, batch.y), batch_size=min(JACOBIAN_ROWS, len(batch.y)))
@@ -140,14 +140,18 @@ def _gauss_newton(
     return stacked.T @ stacked * target.scale(batch)
 
 
-def own_information(target: Target, params: PyTree) -> Array:
-    """A function whose squared Jacobian is one row's information about the noise scale.
+def own_information(target: Target, params: PyTree, outputs: Array) -> Array:
+    """A function whose squared Jacobian is one row's information about the likelihood's own leaves.
 
-    The Fisher information of a log scale is 2 per column, and 0 jointly with the outputs.
+    It is taken leaf by leaf, and as 0 jointly with the outputs, which is exact for a noise scale.
     """
-    leaves = jax.tree.leaves(params["likelihood"])
-    values = [jnp.sqrt(2.0) * jnp.ravel(leaf).astype(jnp.float64) for leaf in leaves]
-    return jnp.concatenate([jnp.zeros(1, jnp.float64), *values])
+    information = target.likelihood.own_information(outputs, params["likelihood"])
+    scaled = jax.tree.map(
+        lambda i, leaf: jax.lax.stop_gradient(jnp.sqrt(i)) * leaf.astype(jnp.float64),
+        information,
+        params["likelihood"],
+    )
+    return jnp.concatenate([jnp.zeros(1, jnp.float64), *map(jnp.ravel, jax.tree.leaves(scaled))])
 
 
 def gauss_newton_diagonal(target: Target, params: PyTree, batch: Batch) -> PyTree:
@@ -162,8 +166,11 @@ def gauss_newton_diagonal(target: Target, params: PyTree, batch: Batch) -> PyTre
         return jax.tree.map(jnp.add, sums, pull(column, batch.weight)[1]), None
 
     network, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params["network"]), columns)
-    rows = len(batch.y) if batch.weight is None else jnp.sum(batch.weight)
-    own = jax.tree.map(lambda w: jnp.full_like(w, 2.0) * rows, params["likelihood"])
+    weight = jnp.ones(len(batch.y)) if batch.weight is None else batch.weight
+    information = jax.vmap(target.likelihood.own_information, (0, None))(
+        outputs, params["likelihood"]
+    )
+    own = jax.tree.map(lambda part: jnp.tensordot(weight, part, 1), information)
     return _scaled(target, batch, tree.cast_like({"network": network, "likelihood": own}, params))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,20 @@ from bayeslearn.tree import Array, PyTree
 
 BISECTIONS = 60
 SAMPLES = 4096  # of a row, where its distribution function is not known
+
+
+class RealScale(NamedTuple):
+    """A scale on which bounded numbers are any real number."""
+
+    value_at: Callable[[Array], Array]
+    lowest: float
+    highest: float
+
+
+REAL_SCALES = {  # by support
+    (0.0, float("inf")): RealScale(jnp.exp, -700.0, 700.0),
+    (0.0, 1.0): RealScale(jax.nn.sigmoid, -700.0, 40.0),
+}
 
 
 def _fold(
@@ -209,6 +223,7 @@ def mixture_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_onc
 def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     """Bisection on the mixture's distribution function.
 
+    It is on the logarithm of positive numbers and the log-odds of proportions, which may be tiny.
     It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
     """
     likelihood, own = target.likelihood, tree.double(draws["likelihood"])
@@ -219,19 +234,23 @@ def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once
     )
     stds = jnp.sqrt(variances)
     cdf = _cdf_of(target, draws, outputs)
+    scale = None if likelihood.is_discrete else REAL_SCALES.get(likelihood.support)
+    value_at = (lambda values: values) if scale is None else scale.value_at
 
     def one(q: Array) -> Array:
         odds = jnp.sqrt(q / (1.0 - q))
-        ends = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
+        low, high = jnp.min(means - 1.001 * stds / odds, 0), jnp.max(means + 1.001 * stds * odds, 0)
+        if scale is not None:
+            low, high = jnp.full_like(low, scale.lowest), jnp.full_like(high, scale.highest)
 
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             middle = 0.5 * (low + high)
-            is_below = cdf(middle) < q
+            is_below = cdf(value_at(middle)) < q
             return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
 
-        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-        middle = 0.5 * (low + high)
+        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (low, high))
+        middle = value_at(0.5 * (low + high))
         return jnp.round(middle) if likelihood.is_discrete else middle
 
     return jnp.moveaxis(jax.lax.map(one, qs), 0, 1)

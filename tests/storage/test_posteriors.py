@@ -232,9 +232,18 @@ def test_priors_come_back(prior, tmp_path):
         (bl.likelihoods.Bernoulli(), np.arange(20) % 2),
         (bl.likelihoods.Categorical(), np.arange(20) % 3),
         (bl.likelihoods.Poisson(), np.arange(20)),
+        (bl.likelihoods.NegativeBinomial(), np.arange(20)),
+        (bl.likelihoods.ZeroInflatedPoisson(), np.arange(20)),
+        (bl.likelihoods.Ordinal(), np.arange(20) % 3),
+        (bl.likelihoods.MultiLabelBernoulli(), np.eye(4, dtype=int)[np.arange(20) % 4]),
+        (bl.likelihoods.LogNormal(), np.arange(1.0, 21.0)),
+        (bl.likelihoods.Gamma(), np.arange(1.0, 21.0)),
+        (bl.likelihoods.Beta(), np.arange(1.0, 21.0) / 21),
+        (bl.likelihoods.CensoredGaussian(), np.stack([np.arange(20), np.arange(20) % 2], axis=1)),
+        (bl.likelihoods.Weibull(), np.stack([np.arange(1, 21), np.arange(20) % 2], axis=1)),
     ],
 )
-def test_discrete_observations_come_back(likelihood, y, tmp_path):
+def test_observations_come_back(likelihood, y, tmp_path):
     check_model(bl.Model(bl.networks.MLP([3]), likelihood), tmp_path, y)
 
 

@@ -11,21 +11,33 @@ weights is known, so that samplers integrate it out and the other methods update
 """
 
 from bayeslearn.models.likelihoods.base import Likelihood
-from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical
-from bayeslearn.models.likelihoods.counts import Poisson
+from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical, MultiLabelBernoulli
+from bayeslearn.models.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflatedPoisson
 from bayeslearn.models.likelihoods.custom import Custom
-from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, LogNormal
 from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
+from bayeslearn.models.likelihoods.ordinal import Ordinal
+from bayeslearn.models.likelihoods.shape import Beta, Gamma
 from bayeslearn.models.likelihoods.student import StudentT
+from bayeslearn.models.likelihoods.survival import CensoredGaussian, Weibull
 
 __all__ = [
     "Bernoulli",
+    "Beta",
     "Categorical",
+    "CensoredGaussian",
     "Custom",
+    "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "LogNormal",
+    "MultiLabelBernoulli",
     "MultivariateGaussian",
+    "NegativeBinomial",
+    "Ordinal",
     "Poisson",
     "StudentT",
+    "Weibull",
+    "ZeroInflatedPoisson",
 ]

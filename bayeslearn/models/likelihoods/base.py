@@ -109,6 +109,13 @@ class Likelihood(eqx.Module):
         """
         return -jax.hessian(lambda o: self.log_prob(o, y, params))(outputs)
 
+    def own_information(self, outputs: Array, params: Params) -> Params:
+        """Expected information about each of the likelihood's own parameters, taken alone.
+
+        Default: 2, that of a log-scale of Gaussian noise.
+        """
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, 2.0), params)
+
     def to_predict(self) -> Likelihood:
         """The likelihood of new observations."""
         return self

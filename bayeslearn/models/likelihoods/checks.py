@@ -37,6 +37,16 @@ def as_table(y: ArrayLike, num_columns: int | None = None) -> tuple[np.ndarray, 
     return table, table.shape[1]
 
 
+def as_positive(y: np.ndarray, columns: int | None = None) -> np.ndarray:
+    """y as (rows, columns) of positive numbers."""
+    table = as_table(y, columns)[0]
+    bad = table[table <= 0]
+    if bad.size:
+        remedy = "For numbers of either sign use bl.likelihoods.Gaussian()."
+        refuse("y", Shown(f"the number {bad.flat[0]}"), "hold only positive numbers", remedy)
+    return table
+
+
 def as_labels(y: ArrayLike, must: str, remedy: str = "") -> np.ndarray:
     """y as (rows,) of numbers; a single column counts as that."""
     y = as_numeric(y)

@@ -1,4 +1,4 @@
-"""Class labels: two, or several."""
+"""Class labels: two, several, or several at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn.errors import refuse
-from bayeslearn.models.likelihoods.base import Likelihood, Params
-from bayeslearn.models.likelihoods.checks import as_labels, check_labels
+from bayeslearn.models.likelihoods.base import ColumnLikelihood, Likelihood, Params
+from bayeslearn.models.likelihoods.checks import as_labels, as_table, check_labels
 from bayeslearn.tree import Array
 
 
@@ -102,3 +102,52 @@ class Categorical(Likelihood):
     def sample(self, key: Array, outputs: Array, params: Params) -> Array:
         """A class label."""
         return jax.random.categorical(key, outputs).astype(jnp.int32)
+
+
+class MultiLabelBernoulli(ColumnLikelihood):
+    """Several labels at once: y is (rows, labels) of 0 and 1, the network returns their log-odds.
+
+    Labels are independent given the network's outputs. Predictions are summarized by moments: the
+    mean is the probability of each label. Aleatoric uncertainty is the variance, p (1 - p).
+    """
+
+    is_discrete: ClassVar[bool] = True
+    support: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    columns: int | None = eqx.field(default=None, static=True, kw_only=True)
+    is_vector: bool = eqx.field(default=False, static=True, kw_only=True)
+
+    def bind(
+        self, y: np.ndarray, weight: np.ndarray | None = None
+    ) -> tuple[MultiLabelBernoulli, np.ndarray]:
+        """The likelihood with its number of labels, and y checked."""
+        columns = as_table(y)[1]
+        bound = MultiLabelBernoulli(columns=columns, is_vector=np.ndim(y) == 1)
+        return bound, bound.check(y)
+
+    def check(self, y: np.ndarray) -> np.ndarray:
+        """y as (rows, labels) of 0 and 1."""
+        table = as_table(y, self.columns)[0]
+        check_labels(table, 2, "0 and 1", "Use a column for each label.")
+        return table.astype(np.int32)
+
+    def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
+        """log p(y | log-odds), summed over labels."""
+        return jnp.sum(jax.nn.log_sigmoid(jnp.where(y == 1, outputs, -outputs)))
+
+    def mean(self, outputs: Array, params: Params) -> Array:
+        """The probability of each label."""
+        return jax.nn.sigmoid(outputs)
+
+    def variance(self, outputs: Array, params: Params) -> Array:
+        """p (1 - p)."""
+        return jax.nn.sigmoid(outputs) * jax.nn.sigmoid(-outputs)
+
+    def cdf(self, outputs: Array, y: Array, params: Params) -> Array:
+        """Distribution function at y, by label."""
+        below = jnp.where(y < 1, jax.nn.sigmoid(-outputs), 1.0)
+        return jnp.where(y < 0, 0.0, below)
+
+    def sample(self, key: Array, outputs: Array, params: Params) -> Array:
+        """0 or 1 for each label."""
+        return jax.random.bernoulli(key, jax.nn.sigmoid(outputs)).astype(jnp.int32)

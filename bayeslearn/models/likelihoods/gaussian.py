@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+from typing import ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -13,20 +13,15 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bayeslearn.errors import check_positive, refuse
 from bayeslearn.models.likelihoods.base import ColumnLikelihood, Params
-from bayeslearn.models.likelihoods.checks import as_table, column_scale
+from bayeslearn.models.likelihoods.checks import as_positive, as_table, column_scale
 from bayeslearn.numerics import LOG_2PI
 from bayeslearn.tree import Array
 
 LOG_SCALE_BOUND = 10.0  # of a heteroscedastic scale, relative to the std of y
 
 
-class Gaussian(ColumnLikelihood):
-    """Gaussian noise around the network's output.
-
-    `noise_scale` is its standard deviation if it is known (one number, or one per column of y).
-    Default: its logarithm is learned along with the weights, one per column, with the prior
-    Normal(log sd(y), `noise_prior_scale`). Aleatoric uncertainty is the noise variance.
-    """
+class WithNoiseScale(ColumnLikelihood):
+    """Base of the likelihoods with one noise scale for each column, known or learned (abstract)."""
 
     noise_scale: ArrayLike | None = None
     noise_prior_scale: ArrayLike = 1.0
@@ -40,22 +35,21 @@ class Gaussian(ColumnLikelihood):
             check_positive("noise_scale", self.noise_scale, remedy, array=True)
         check_positive("noise_prior_scale", self.noise_prior_scale, array=True)
 
-    def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Gaussian, np.ndarray]:
-        """The likelihood with the scale of y, and y as (rows, columns)."""
-        table, columns = as_table(y)
+    def bind_scale(self, table: np.ndarray, weight: np.ndarray | None, *, is_vector: bool) -> Self:
+        """The likelihood with the scale of the columns of a table."""
+        columns = table.shape[1]
         if self.noise_scale is not None and np.shape(self.noise_scale) not in ((), (columns,)):
             refuse("noise_scale", self.noise_scale, f"be one number or {columns} (columns of y)")
         center = None
         if self.noise_scale is None:
             center = jnp.asarray(np.log(column_scale(table, weight)), jnp.float64)
-        bound = Gaussian(
+        return type(self)(
             self.noise_scale,
             self.noise_prior_scale,
             columns=columns,
             center=center,
-            is_vector=np.ndim(y) == 1,
+            is_vector=is_vector,
         )
-        return bound, table
 
     def init(self) -> Params:
         """The log noise scale at log sd(y), if it is learned."""
@@ -74,6 +68,20 @@ class Gaussian(ColumnLikelihood):
             return jnp.exp(params["log_noise_scale"])
         assert self.noise_scale is not None
         return jnp.broadcast_to(jnp.asarray(self.noise_scale, dtype), (self.num_outputs,))
+
+
+class Gaussian(WithNoiseScale):
+    """Gaussian noise around the network's output.
+
+    `noise_scale` is its standard deviation if it is known (one number, or one per column of y).
+    Default: its logarithm is learned along with the weights, one per column, with the prior
+    Normal(log sd(y), `noise_prior_scale`). Aleatoric uncertainty is the noise variance.
+    """
+
+    def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Self, np.ndarray]:
+        """The likelihood with the scale of y, and y as (rows, columns)."""
+        table = as_table(y)[0]
+        return self.bind_scale(table, weight, is_vector=np.ndim(y) == 1), table
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         """log N(y; outputs, std^2), summed over columns."""
@@ -99,6 +107,50 @@ class Gaussian(ColumnLikelihood):
         """outputs + std noise."""
         noise = jax.random.normal(key, outputs.shape, outputs.dtype)
         return outputs + self.std(params, outputs.dtype) * noise
+
+
+class LogNormal(WithNoiseScale):
+    """Positive numbers whose logarithm has Gaussian noise.
+
+    The network returns the mean of log y for each column. `noise_scale` is the standard deviation
+    of log y if it is known; default: learned, as for `Gaussian`, around that of log y. Aleatoric
+    uncertainty is the variance of y, which grows as the exponential of the squared noise scale.
+    """
+
+    support: ClassVar[tuple[float, float]] = (0.0, np.inf)
+
+    def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Self, np.ndarray]:
+        """The likelihood with the scale of log y, and y as (rows, columns)."""
+        table = as_positive(y)
+        return self.bind_scale(np.log(table), weight, is_vector=np.ndim(y) == 1), table
+
+    def check(self, y: np.ndarray) -> np.ndarray:
+        """y as (rows, columns) of positive numbers."""
+        return as_positive(y, self.columns)
+
+    def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
+        """log N(log y; outputs, std^2) - log y, summed over columns."""
+        std, log_y = self.std(params, outputs.dtype), jnp.log(y)
+        z = (log_y - outputs) / std
+        return jnp.sum(-0.5 * z**2 - jnp.log(std) - 0.5 * LOG_2PI - log_y)
+
+    def mean(self, outputs: Array, params: Params) -> Array:
+        """exp(outputs + std^2 / 2)."""
+        return jnp.exp(outputs + 0.5 * self.std(params, outputs.dtype) ** 2)
+
+    def variance(self, outputs: Array, params: Params) -> Array:
+        """(exp(std^2) - 1) mean^2."""
+        return jnp.expm1(self.std(params, outputs.dtype) ** 2) * self.mean(outputs, params) ** 2
+
+    def cdf(self, outputs: Array, y: Array, params: Params) -> Array:
+        """Distribution function at y, by column."""
+        log_y = jnp.log(jnp.maximum(y, 0.0))
+        return jax.scipy.stats.norm.cdf(log_y, outputs, self.std(params, outputs.dtype))
+
+    def sample(self, key: Array, outputs: Array, params: Params) -> Array:
+        """exp(outputs + std noise)."""
+        noise = jax.random.normal(key, outputs.shape, outputs.dtype)
+        return jnp.exp(outputs + self.std(params, outputs.dtype) * noise)
 
 
 class ScaledByInput(ColumnLikelihood):
