@@ -100,6 +100,11 @@ def pad_to(rows: Batch, multiple: int) -> Batch:
     return Batch(x, y, jnp.concatenate([weight, jnp.zeros(missing, weight.dtype)]))
 
 
+def num_weights(target: Target, params: PyTree) -> int:
+    """Weights that an evaluation of the network uses, frozen ones too."""
+    return tree.size(params) + tree.size(target.frozen)
+
+
 def plan_evaluations(
     algorithm: Algorithm,
     target: Target,
@@ -114,7 +119,7 @@ def plan_evaluations(
 ) -> EvaluationPlan:
     """The plan of a phase of so many steps, each of `gradients()` gradients of a batch."""
     rows = 1 if target.data is None else len(target.data.y)
-    weights, draws = tree.size(params), _least_draws(algorithm, FEW_DRAWS)
+    weights, draws = num_weights(target, params), _least_draws(algorithm, FEW_DRAWS)
     work = weights * min(rows, EVAL_ROWS) * _least_draws(algorithm, EVAL_DRAWS)
     if target.is_density or (weights <= LARGE_NETWORK and not (is_minibatch and work > FREE)):
         fewest = min(MIN_EVAL_EVERY, num_steps // MIN_EVAL_EVERY)

@@ -20,7 +20,7 @@ from bayeslearn.families.base import Family
 from bayeslearn.inference import guards
 from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound, planned
-from bayeslearn.inference.evaluation_plan import EvaluationPlan, plan_evaluations
+from bayeslearn.inference.evaluation_plan import EvaluationPlan, num_weights, plan_evaluations
 from bayeslearn.inference.kernels import (
     init_state,
     init_state_from,
@@ -140,7 +140,7 @@ class _Loop:
     def begin(self) -> PyTree:
         """The first state, from the warm start if there was one; if large, by one batch of rows."""
         key, target = named_key(self.context.key, "init"), self.base
-        if tree.size(self.params) > LARGE_NETWORK and target.data is not None:
+        if num_weights(target, self.params) > LARGE_NETWORK and target.data is not None:
             rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], target.data)
             target = target.with_data(rows)
         algorithm, start, layout = self.algorithm, self.start, self.context.layout

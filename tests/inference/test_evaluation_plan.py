@@ -69,6 +69,15 @@ def test_small_tables_are_evaluated_as_ever():
 
 
 @pytest.mark.usefixtures("x64")
+def test_frozen_weights_count():
+    model = bl.Model(bl.networks.MLP([500]), bl.likelihoods.Categorical(3), bayesian="layers.1.*")
+    target, params = model.freeze(*bound(500))
+    assert tree.size(params) < 2000
+    settings = {"num_steps": 100, "batch_size": 64, "is_minibatch": True, "gradients": lambda: 1}
+    assert plan_evaluations(bl.IVON(), target, params, **settings).piece == 64
+
+
+@pytest.mark.usefixtures("x64")
 def test_a_short_run_has_one_evaluation_of_a_batch():
     plan = planned(bl.IVON(), 500, 3, 64)
     assert (plan.every, plan.rows, plan.final) == (3, 64, 1)
