@@ -60,7 +60,7 @@ from bayeslearn.tabular.sklearn_parts import (
 # What `fit` leaves beside the posterior.
 LEARNED = (
     *("n_features_in_", "feature_names_in_", "classes_"),
-    *("chosen_", "candidates_", "baseline_"),
+    *("chosen_", "candidates_", "baseline_", "likelihood_"),
 )
 Callback = Callable[[FitEvent], object]
 
@@ -110,6 +110,7 @@ class BayesianNN(BaseEstimator):
     network: Network | None
     calibration: str | None
     calibration_fraction: float
+    _notes: tuple[str, ...] = ()  # about y
 
     # What differs
 
@@ -181,7 +182,7 @@ class BayesianNN(BaseEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
-            notes=(*notes, *posterior.notes),
+            notes=(*notes, *posterior.notes, *self._notes),
             wall_time=posterior.wall_time + seconds,
         )
         return self._calibrated(aside)
