@@ -8,12 +8,15 @@ PEERS := .peers
 DATA ?=  # folder with labour_mroz.csv.gz and splits/, for the benchmarks that need it
 VERSUS := $(if $(strip $(DATA)),--data $(DATA)) --environments $(PEERS)
 
-.PHONY: demo test test-slow lint bench bench-gpu bench-peers peers docs clean
+.PHONY: demo test test-slow lint bench bench-gpu bench-peers peers peers-tables docs clean
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	@echo "Setting up $(VENV): about a minute."
+	@$(PYTHON) -m venv $(VENV)
+	@(while sleep 8; do echo "Installing ..."; done) & timer=$$!; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	status=$$?; kill $$timer; exit $$status
+	@touch $(READY)
 
 demo: $(READY)
 	$(BIN)/bayeslearn demo
@@ -53,6 +56,12 @@ peers: $(READY)
 	$(PYTHON) -m venv $(PEERS)/torch
 	$(PEERS)/torch/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/torch.txt
 	$(PEERS)/torch/bin/python -m pip uninstall --quiet --yes torchvision
+
+peers-tables: $(READY)
+	$(PYTHON) -m venv $(PEERS)/tables
+	$(PEERS)/tables/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/tables.txt
+	$(PYTHON) -m venv $(PEERS)/bde
+	$(PEERS)/bde/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/bde.txt
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict

@@ -24,6 +24,7 @@ _ALGORITHMS = (
     "EMGVB",
     "Ensemble",
     "HMC",
+    "IVON",
     "Laplace",
     "MAMS",
     "MAP",
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import BBVI as BBVI
     from bayeslearn.algorithms import EMGVB as EMGVB
     from bayeslearn.algorithms import HMC as HMC
+    from bayeslearn.algorithms import IVON as IVON
     from bayeslearn.algorithms import MAMS as MAMS
     from bayeslearn.algorithms import MAP as MAP
     from bayeslearn.algorithms import MCLMC as MCLMC

@@ -17,6 +17,7 @@ from bayeslearn.errors import ArgumentError
 PyTree = Any  # nested containers with arrays as leaves
 Array = jax.Array
 Groups = tuple[tuple[int, ...], ...]  # of leaves, by position
+LARGE_NETWORK = 10_000  # weights, above which defaults are those of large networks
 
 
 def leaf_names(params: PyTree) -> list[str]:

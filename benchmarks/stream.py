@@ -33,7 +33,7 @@ from hmc_gradients import environment
 import bayeslearn as bl
 from bayeslearn.data import streams
 from bayeslearn.inference import kernels
-from bayeslearn.inference.evaluate import EVAL_ROWS
+from bayeslearn.inference.evaluation_plan import EVAL_ROWS
 from bayeslearn.inference.optimize import CHUNK
 
 COLUMNS, BATCH, HIDDEN, RESIDENT = 1000, 4096, 64, 100_000

@@ -33,6 +33,7 @@ INTERNAL = {
     "plots": {"leaf_widths"},
     "priors": {
         "BlockPrior",
+        "BySize",
         "CorrelatedPrior",
         "FanIn",
         "GaussianPrior",

@@ -140,6 +140,7 @@ def more_devices(folder: Path) -> None:
         "vogn": bl.VOGN(num_draws=2),
         "vogn-shares": bl.VOGN(num_draws=2, draw_rows="share"),
         "vadam": bl.Vadam(num_draws=2),
+        "ivon": bl.IVON(num_draws=2),
         "bayes-by-backprop": bl.BayesByBackprop(num_draws=2),
     }
     for name, algorithm in algorithms.items():

@@ -7,6 +7,7 @@ from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.algorithms.emgvb import EMGVB
 from bayeslearn.algorithms.ensemble import Ensemble
 from bayeslearn.algorithms.hmc import HMC
+from bayeslearn.algorithms.ivon import IVON
 from bayeslearn.algorithms.laplace import Laplace
 from bayeslearn.algorithms.mams import MAMS
 from bayeslearn.algorithms.map import MAP
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         VON,
         Vadam,
         VOGN,
+        IVON,
         QBVI,
         MGVB,
         EMGVB,
@@ -57,6 +59,7 @@ __all__ = [
     "BBVI",
     "EMGVB",
     "HMC",
+    "IVON",
     "MAMS",
     "MAP",
     "MCLMC",

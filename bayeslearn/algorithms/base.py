@@ -26,7 +26,7 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 
 def hyper(
@@ -98,6 +98,8 @@ class Algorithm(eqx.Module):
     capabilities: ClassVar[Capabilities] = Capabilities()
     info_fields: ClassVar[InfoFields] = InfoFields()
     auto_steps: ClassVar[int] = 5000  # num_steps="auto"; 1 for closed forms
+    # Defaults by the network's size: (up to LARGE_NETWORK weights, above), for values not set
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = types.MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -113,6 +115,18 @@ class Algorithm(eqx.Module):
         for field in dataclasses.fields(self):
             if "check" in field.metadata:
                 check_hyper(field.name, getattr(self, field.name), field.metadata)
+
+    def for_network(self, num_weights: int) -> Self:
+        """This algorithm with its defaults for a network of so many weights, where none is set."""
+        at = int(num_weights > LARGE_NETWORK)
+        pairs = self.sized_defaults.items()
+        new = {name: pair[at] for name, pair in pairs if is_unset(getattr(self, name))}
+        return dataclasses.replace(self, **new) if new else self
+
+    def setting(self, name: str) -> Any:
+        """A hyper-parameter; where none is set, the default for a small network."""
+        value = getattr(self, name)
+        return self.sized_defaults[name][0] if is_unset(value) else value
 
     # Required
 
@@ -196,6 +210,11 @@ class Algorithm(eqx.Module):
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Notes on a run with this model, for the user; `fit` adds them to the result."""
         return []
+
+
+def is_unset(value: object) -> bool:
+    """Whether a hyper-parameter is left to the network's size."""
+    return value is None or (isinstance(value, str) and value == "auto")
 
 
 def _declared(cls: type) -> dict[str, dataclasses.Field]:

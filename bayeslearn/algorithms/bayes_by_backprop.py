@@ -15,7 +15,7 @@ one draw, signs for each row), which does not change the bound and reduces the n
 gradient; the complexity cost is then in closed form. See `gradients.local`.
 
 A minibatch i of M has the weight pi_i of the complexity cost, sum_i pi_i = 1: 1/M ("uniform") or
-2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9).
+2^(M-i) / (2^M - 1) ("decaying", Blundell's eq. 9). It is multiplied by `temperature`.
 
 If the start is a q, the optimiser works on the mean in units of standard deviations (`UNIT`): steps
 of equal length for all weights would exceed the standard deviation of well-determined ones, and
@@ -26,9 +26,9 @@ Differs from the survey: rho moves by its own gradient (errata 42), and f is min
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,12 @@ from bayeslearn.algorithms.decaying import DecayingStep
 from bayeslearn.algorithms.optimizers import (
     Optimizer,
     Options,
+    Schedule,
     check_optimizer,
     make_optimizer,
+    warmup_cosine,
 )
+from bayeslearn.algorithms.sized import DECAY_DOC, DECAYS
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -135,8 +138,26 @@ class BayesByBackprop(DecayingStep):
         progress=("nll", "kl"), evaluation_only=("elbo", "kl")
     )
 
-    learning_rate: float = hyper(0.03, "step size of the optimiser", above=0)
-    num_draws: int = hyper(8, "draws of the weights per step", least=1)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.03, 3e-3),
+        "decay": ("power", "cosine"),
+        "num_draws": (8, 1),
+    }
+
+    learning_rate: float | None = hyper(  # type: ignore[assignment]
+        None,
+        "step size of the optimiser; None: 0.03, and 0.003 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+    )
+    decay: str = hyper("auto", DECAY_DOC, choices=DECAYS)
+    num_draws: int | None = hyper(
+        None,
+        "draws of the weights per step; None: 8, and 1 above 10,000 weights",
+        least=1,
+        optional=True,
+    )
     antithetic: bool = hyper(True, "draw antithetic pairs, which at least halves the mean's noise")
     kl: str = hyper("path", "complexity cost", choices=("path", "closed-form", "sampled"))
     perturb: str = hyper(
@@ -148,6 +169,7 @@ class BayesByBackprop(DecayingStep):
     batch_weighting: str = hyper(
         "uniform", "weight of the complexity cost by minibatch", choices=("uniform", "decaying")
     )
+    temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
@@ -169,6 +191,19 @@ class BayesByBackprop(DecayingStep):
     def has_own_optimizer(self) -> bool:
         """Whether the optimiser is an Optax object."""
         return isinstance(self.optimizer, optax.GradientTransformation)
+
+    @property
+    def has_decaying_rate(self) -> bool:
+        """Whether the step size decays to zero over the run."""
+        if self.setting("decay") == "cosine":
+            return not self.has_own_optimizer
+        return super().has_decaying_rate
+
+    def schedule(self, shrinkage: float = 1.0) -> Schedule:
+        """The step size at each count, times `shrinkage`."""
+        if self.setting("decay") == "cosine":
+            return warmup_cosine(shrinkage * self.setting("learning_rate"), self.length)
+        return super().schedule(shrinkage)
 
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
@@ -206,7 +241,7 @@ class BayesByBackprop(DecayingStep):
 
     def gradients_per_step(self, target: Target, state: BayesByBackpropState) -> int:
         """One per draw."""
-        return self.num_draws
+        return int(self.setting("num_draws"))
 
     def family(self, zeta: PyTree) -> DiagonalGaussian:
         """q(w | zeta); a `q` of the user's is its own zeta."""
@@ -220,7 +255,7 @@ class BayesByBackprop(DecayingStep):
         """One step of the optimiser along the gradient of f."""
         rows = 1.0 if batch is None else float(len(batch.y))
         num_batches = jnp.ceil(target.num_data / (target.mean_weight * rows))
-        weight = batch_weight(self.batch_weighting, state.count, num_batches)
+        weight = self.temperature * batch_weight(self.batch_weighting, state.count, num_batches)
         key_draws, key_network = jax.random.split(key)
         rewritten = None
         if self.perturb != "weights":
@@ -263,16 +298,17 @@ class BayesByBackprop(DecayingStep):
         def of_mean(of_all: Callable[[PyTree], PyTree]) -> tuple[PyTree, BayesByBackpropInfo]:
             return jax.grad(lambda z: jax.tree.map(jnp.mean, of_all(z)), has_aux=True)(zeta)
 
+        num_draws = int(self.setting("num_draws"))
         if self.q is not None:
-            return of_mean(lambda z: jax.vmap(partial(cost, z))(z.sample(key, self.num_draws)))
-        is_antithetic = self.antithetic and self.num_draws > 1
-        num = (self.num_draws + 1) // 2 if is_antithetic else self.num_draws
+            return of_mean(lambda z: jax.vmap(partial(cost, z))(z.sample(key, num_draws)))
+        is_antithetic = self.antithetic and num_draws > 1
+        num = (num_draws + 1) // 2 if is_antithetic else num_draws
         like = zeta["mean"] if rewritten is None else rewritten.noise
         seeds, drawn = noise.draws_like(key, like, num, self.noise)
         signs = jnp.ones(num, jnp.int8)
         if is_antithetic:
-            seeds = jax.tree.map(lambda s: jnp.concatenate([s, s])[: self.num_draws], seeds)
-            signs = jnp.concatenate([signs, -signs])[: self.num_draws]
+            seeds = jax.tree.map(lambda s: jnp.concatenate([s, s])[:num_draws], seeds)
+            signs = jnp.concatenate([signs, -signs])[:num_draws]
 
         def of_draw(zeta: PyTree, seed: PyTree, sign: Array) -> tuple[Array, BayesByBackpropInfo]:
             q = self.family(zeta)
@@ -281,7 +317,7 @@ class BayesByBackprop(DecayingStep):
                 eps = jax.tree.map(lambda e: sign.astype(e.dtype) * e, eps)
             return cost(q, q.transform(eps) if rewritten is None else eps)
 
-        if rewritten is not None and rewritten.has_one_network and self.num_draws > 1:
+        if rewritten is not None and rewritten.has_one_network and num_draws > 1:
             # Draws are then more rows of the same products, which are shared in the first layer.
             return of_mean(lambda z: jax.vmap(partial(of_draw, z))(seeds, signs))
         one = partial(jax.grad(of_draw, has_aux=True), zeta)

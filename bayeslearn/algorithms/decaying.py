@@ -44,7 +44,7 @@ class DecayingStep(ModeStart):
 
     def schedule(self, shrinkage: float = 1.0) -> Schedule:
         """The step size at each count, times `shrinkage`; a fixed decay is slower by as much."""
-        rate = shrinkage * self.learning_rate
+        rate = shrinkage * self.setting("learning_rate")
         if self.decay_steps is None:
             return polynomial_decay(rate, self.length, self.power)
         return robbins_monro(rate, self.decay_steps / shrinkage, self.power)

@@ -71,6 +71,7 @@ FACTS: dict[str, Facts] = {
     "vogn": Facts(
         "diagonal Gaussian", "4 passes of per-example gradients", "k", "large data in minibatches"
     ),
+    "ivon": Facts("diagonal Gaussian", "4 gradients", "k", "deep networks, at Adam's cost"),
     "qbvi": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights; models without a gradient"),
     "mgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, on the covariance"),
     "emgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, the first to try"),

@@ -11,20 +11,21 @@ noise scale and more weights than rows the joint mode interpolates with almost n
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.optimizers import (
     Optimizer,
     Options,
     check_optimizer,
     make_optimizer,
-    robbins_monro,
 )
+from bayeslearn.algorithms.sized import SizedStep
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.models.priors.checks import require_fixed_scale
@@ -46,7 +47,7 @@ class MAPInfo(NamedTuple):
     nll: Array  # -log p(D | w), estimated from the batch
 
 
-class MAP(Algorithm):
+class MAP(SizedStep):
     """The plain network: the mode of the posterior, by any Optax optimiser."""
 
     name: ClassVar[str] = "map"
@@ -54,9 +55,19 @@ class MAP(Algorithm):
     capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False)
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
-    power: float = hyper(0.5, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.01, 1e-3),
+        "decay": ("power", "cosine"),
+    }
+
+    learning_rate: float | None = hyper(
+        None,
+        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+    )
+    power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)
     learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
@@ -64,9 +75,13 @@ class MAP(Algorithm):
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
 
+    @property
+    def has_own_optimizer(self) -> bool:
+        """Whether the optimiser is an Optax object."""
+        return isinstance(self.optimizer, optax.GradientTransformation)
+
     def _optimizer(self) -> optax.GradientTransformation:
-        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
-        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+        return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a prior with a learned scale."""

@@ -11,6 +11,8 @@ import optax
 from bayeslearn.errors import refuse
 from bayeslearn.tree import Array, PyTree
 
+WARMUP_FRACTION = 0.05  # of a run, in which the step size of a cosine rises from zero
+
 Schedule = Callable[[Array], Array]
 Number = Array | float
 Optimizer: TypeAlias = "str | optax.GradientTransformation"
@@ -55,5 +57,21 @@ def polynomial_decay(learning_rate: Number, length: Number, power: Number) -> Sc
         last = 1.0 / jnp.maximum(length, 1.0)  # at the last of `length` steps, and after it
         remaining = jnp.where(length > 0, jnp.maximum(1.0 - count * last, last), 1.0)
         return learning_rate * remaining**power
+
+    return rate
+
+
+def warmup_cosine(learning_rate: Number, length: Number) -> Schedule:
+    """From 0 to `learning_rate` in a twentieth of the run, then by a cosine to 0 at its last step.
+
+    Constant when length is 0.
+    """
+
+    def rate(count: Array) -> Array:
+        done = (count + 1.0) / jnp.maximum(length, 1.0)
+        rising = jnp.minimum(done / WARMUP_FRACTION, 1.0)
+        angle = jnp.clip((done - WARMUP_FRACTION) / (1.0 - WARMUP_FRACTION), 0.0, 1.0)
+        factor = rising * 0.5 * (1.0 + jnp.cos(jnp.pi * angle))
+        return learning_rate * jnp.where(length > 0, factor, 1.0)
 
     return rate

@@ -1,7 +1,7 @@
 r"""Vadam: variational inference inside Adam (Khan et al. 2018; survey section 7).
 
-With lambda the prior's precision, mean0 its mean, N the number of data, beta the learning rate
-and t the number of steps so far plus one:
+With lambda the prior's precision, mean0 its mean, N the number of data divided by the temperature,
+beta the learning rate and t the number of steps so far plus one:
 
     std   = 1 / sqrt(N (s + lambda/N)),   theta = mean + std * eps
     g     = -grad log p(batch | theta) / M                    the batch's MEAN gradient
@@ -31,15 +31,15 @@ Differs from the survey: std (errata 70), m and s are stored uncorrected (errata
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
@@ -128,15 +128,19 @@ def vadam_update(
     beta1: Array | float,
     beta2: Array | float,
     correction: Correction,
+    clip: Array | float | None = None,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `prior_prec` is lambda / N."""
     m = beta1 * m + (1.0 - beta1) * (gradient + prior_prec * (mean - prior_mean))
     s = beta2 * s + (1.0 - beta2) * square
-    step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
-    return mean - step, m, s
+    if clip is None:
+        step = rate * (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
+        return mean - step, m, s
+    step = (m / correction.m) / (jnp.sqrt(s / correction.s) + prior_prec)
+    return mean - rate * jnp.clip(step, -clip, clip), m, s
 
 
-class Vadam(ModeStart):
+class Vadam(SizedStep, ModeStart):
     """Mean-field variational inference at the cost of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
@@ -146,12 +150,24 @@ class Vadam(ModeStart):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    learning_rate: float = hyper(0.1, "step size of the mean", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
-    power: float = hyper(1.0, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.1, 0.1),
+        "decay": ("power", "cosine"),
+        "num_draws": (4, 1),
+        "clip": (None, 0.05),
+    }
+
+    learning_rate: float | None = hyper(
+        None, "step size of the mean; None: 0.1", above=0, optional=True, real=True
+    )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)
-    num_draws: int = hyper(4, "draws of the weights per step", least=1)
+    num_draws: int | None = hyper(
+        None,
+        "draws of the weights per step; None: 4, and 1 above 10,000 weights",
+        least=1,
+        optional=True,
+    )
     bias_correction: bool = hyper(True, "correct averages that start at zero, as Adam does")
     start: str = hyper(
         "laplace", "first s: curvature at the warm start, or zero", choices=("laplace", "zero")
@@ -162,7 +178,15 @@ class Vadam(ModeStart):
         " square by random signs (signs); they differ for batches of more than one row",
         choices=("signs", "mean"),
     )
+    temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
+    clip: float | None = hyper(
+        None, f"{CLIP_DOC}, and 0.05 above 10,000 weights", above=0, optional=True, real=True
+    )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
+
+    def effective_data(self, target: Target) -> Array:
+        """N: the number of data divided by the temperature."""
+        return target.num_data / self.temperature
 
     def init(self, key: Array, target: Target, params: PyTree) -> VadamState:
         """At `params`, with s as set by `start`."""
@@ -174,7 +198,7 @@ class Vadam(ModeStart):
         self, key: Array, target: Target, state: VadamState, batch: Batch | None
     ) -> tuple[VadamState, VadamInfo]:
         """One step of Adam at draws of q."""
-        num_data = target.num_data
+        num_data = self.effective_data(target)
         prior_mean, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
         q = DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))
         key_draws, key_signs = jax.random.split(key)
@@ -182,15 +206,16 @@ class Vadam(ModeStart):
         def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
             return batch_gradient(key, target, q.transform(drawn(seed)), batch, self.squares)
 
-        seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
-        keys = jax.random.split(key_signs, self.num_draws)
+        num_draws = int(self.setting("num_draws"))
+        seeds, drawn = noise.draws_like(key_draws, state.mean, num_draws, self.noise)
+        keys = jax.random.split(key_signs, num_draws)
         nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
         mean, m, s = self.update(state, gradient, square, prior_mean, prior_prec)
         return VadamState(mean, s, m, state.count + 1), VadamInfo(nll)
 
     def gradients_per_step(self, target: Target, state: VadamState) -> int:
         """One per draw, and one more for squares by random signs."""
-        return self.num_draws * (2 if self.squares == "signs" else 1)
+        return int(self.setting("num_draws")) * (2 if self.squares == "signs" else 1)
 
     def update(
         self,
@@ -208,9 +233,11 @@ class Vadam(ModeStart):
             1.0 - self.beta1**t if self.bias_correction else one,
             1.0 - self.beta2**t if corrects_s else one,
         )
-        rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
+        rate = self.schedule()(state.count)
 
         numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
+        if self.clip is not None:
+            numbers["clip"] = self.clip
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             # In the leaf's type: one float64 number would promote all operations.
@@ -223,8 +250,9 @@ class Vadam(ModeStart):
         self, target: Target, state: VadamState, draws: PyTree | None = None
     ) -> DiagonalGaussian:
         """The diagonal Gaussian of mean and s."""
-        _, prior_prec = prior_prec_per_datum(target, state.mean, target.num_data)
-        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, target.num_data))
+        num_data = self.effective_data(target)
+        _, prior_prec = prior_prec_per_datum(target, state.mean, num_data)
+        return DiagonalGaussian(state.mean, std_from_scale(state.s, prior_prec, num_data))
 
 
 def tree_unzip(

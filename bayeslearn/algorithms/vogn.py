@@ -16,7 +16,8 @@ average; the heavy ball m <- beta1 m + g is the same with the learning rate time
 warm-up from 0.01 to 1 over `kl_warmup` steps. Its best precision is N h / T + lambda, the fixed
 point above: s = h / T, and std has lambda/N also for T != 1. `augmentation` counts each row that
 many times, for data augmentation that creates new ones. The lower bound that `fit` reports is that
-of T = 1 and the true N. `damping` stabilises the mean's step and does not change std.
+of T = 1 and the true N. `damping` and `clip` stabilise the mean's step and do not change std:
+where a network fits well, s is near 0 and m / (s + lambda/N) is long.
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
 specified: a noise scale fixed at a third of the true one makes the variance about 0.11 of mean
@@ -34,14 +35,15 @@ with m (errata 80), m is divided by s + lambda/N (errata 81), the name of h (err
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.optimizers import robbins_monro
+from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
 from bayeslearn.data.rows import Batch
@@ -87,11 +89,14 @@ def vogn_update(
     beta2: Array | float,
     weight: Array | float,
     damping: Array | float,
+    clip: Array | float | None = None,
 ) -> tuple[Array, Array, Array]:
     """One leaf's new mean, m and s; `prior_prec` is lambda / N, `weight` is T."""
     m = beta1 * m + (1.0 - beta1) * (gradient + weight * prior_prec * (mean - prior_mean))
     s = (1.0 - weight * beta2) * s + beta2 * square
-    return mean - rate * m / (s + prior_prec + damping), m, s
+    if clip is None:
+        return mean - rate * m / (s + prior_prec + damping), m, s
+    return mean - rate * jnp.clip(m / (s + prior_prec + damping), -clip, clip), m, s
 
 
 def gradient_moments(target: Target, params: PyTree, batch: Batch) -> tuple[Array, PyTree, PyTree]:
@@ -118,7 +123,7 @@ def split_batch(target: Target, rows: Batch, num: int) -> tuple[Batch, Array]:
     return parts, jax.vmap(lambda part: target.scale(rows) / target.scale(part))(parts)
 
 
-class VOGN(ModeStart):
+class VOGN(SizedStep, ModeStart):
     """Mean-field variational inference by natural gradients and per-example squares."""
 
     name: ClassVar[str] = "vogn"
@@ -130,12 +135,28 @@ class VOGN(ModeStart):
         progress=("nll", "kl"), evaluation_only=("elbo", "kl")
     )
 
-    learning_rate: float = hyper(0.3, "fraction of the natural step of the mean", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
-    power: float = hyper(1.0, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.3, 0.03),
+        "decay": ("power", "cosine"),
+        "num_draws": (4, 1),
+        "clip": (None, 0.1),
+    }
+
+    learning_rate: float | None = hyper(
+        None,
+        "fraction of the natural step of the mean; None: 0.3, and 0.03 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+    )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.01, "weight of the new squares in their average s", above=0, most=1)
-    num_draws: int = hyper(4, "draws of the weights per step", least=1)
+    num_draws: int | None = hyper(
+        None,
+        "draws of the weights per step; None: 4, and 1 above 10,000 weights",
+        least=1,
+        optional=True,
+    )
     draw_rows: str = hyper(
         "all", "rows of the batch for each draw: all, or its share", choices=("all", "share")
     )
@@ -148,6 +169,9 @@ class VOGN(ModeStart):
     kl_warmup: int = hyper(0, "steps over which that weight increases from 0.01 of it", least=0)
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
+    clip: float | None = hyper(
+        None, f"{CLIP_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
+    )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
@@ -190,14 +214,15 @@ class VOGN(ModeStart):
         def one(seed: PyTree, key: Array, rows: Batch) -> tuple[Array, PyTree, PyTree]:
             return self.moments(key, target, q.transform(drawn(seed)), rows)
 
-        seeds, drawn = noise.draws_like(key_draws, state.mean, self.num_draws, self.noise)
-        keys = jax.random.split(key_labels, self.num_draws)
+        num_draws = int(self.setting("num_draws"))
+        seeds, drawn = noise.draws_like(key_draws, state.mean, num_draws, self.noise)
+        keys = jax.random.split(key_labels, num_draws)
         if self.draw_rows == "all":
             nll, gradient, square = mean_over_draws(
                 lambda seed, key: one(seed, key, rows), target, batch, state.mean, seeds, keys
             )
         else:
-            parts, fractions = split_batch(target, rows, self.num_draws)
+            parts, fractions = split_batch(target, rows, num_draws)
             moments = jax.vmap(one)(seeds, keys, parts)
             nll, gradient, square = jax.tree.map(
                 lambda v: jnp.tensordot(fractions.astype(v.dtype), v, axes=1), moments
@@ -207,7 +232,7 @@ class VOGN(ModeStart):
             target, state.mean, self.augmentation * target.num_data
         )
         weight = self.complexity_weight(state.count)
-        rate = robbins_monro(self.learning_rate, self.decay_steps, self.power)(state.count)
+        rate = self.schedule()(state.count)
 
         numbers = {
             "rate": rate,
@@ -216,6 +241,8 @@ class VOGN(ModeStart):
             "weight": weight,
             "damping": self.damping,
         }
+        if self.clip is not None:
+            numbers["clip"] = self.clip
 
         def leaf(*arrays: Array) -> tuple[Array, ...]:
             return vogn_update(*arrays, **tree.cast(numbers, arrays[0].dtype))
@@ -228,7 +255,7 @@ class VOGN(ModeStart):
 
     def gradients_per_step(self, target: Target, state: VOGNState) -> int:
         """One per draw; one in all if the draws share the batch."""
-        return self.num_draws if self.draw_rows == "all" else 1
+        return int(self.setting("num_draws")) if self.draw_rows == "all" else 1
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Leaves that need per-example gradients, if there are any."""

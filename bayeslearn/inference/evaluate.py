@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.data.batches import sample_rows
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.inference.evaluation_plan import EVAL_BATCH, EVAL_DRAWS, EvaluationPlan, pad_to
 from bayeslearn.models.protocols import WithDensity
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-EVAL_DRAWS = 64
-EVAL_BATCH = 16  # of those at a time
-EVAL_ROWS = 8192
-FINAL_EVALUATIONS = 4  # of EVAL_DRAWS each, for the lower bound that is reported
 
-
-@jax.jit
+@partial(jax.jit, static_argnames=("draws", "at_once"))
 def evaluate(
-    algorithm: Algorithm, target: Target, state: PyTree, key: Array, validation: Batch | None
+    algorithm: Algorithm,
+    target: Target,
+    state: PyTree,
+    key: Array,
+    validation: Batch | None,
+    *,
+    draws: int = EVAL_DRAWS,
+    at_once: int = EVAL_BATCH,
 ) -> dict[str, Array]:
     """The lower bound (or, for a point, the log-joint) and its parts, by name.
 
     "objective" is what decides which iterate is best, and "error" the Monte-Carlo error of the
     lower bound. With validation rows the objective is their mean log-likelihood, and "scores" has
-    that of each row.
+    that of each row. With one draw `at_once` no more than one is kept in memory.
     """
     target = algorithm.bind_state(target, state)
     q = algorithm.approximation(target, state)
@@ -42,24 +46,43 @@ def evaluate(
         metrics = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
         metrics["error"] = jnp.zeros((), jnp.float64)
     else:
-        metrics = lower_bound(target, q, key, EVAL_DRAWS)
+        metrics = lower_bound(target, q, key, draws, at_once)
         metrics["objective"] = metrics["elbo"]
     if validation is not None:
         key_held_out = jax.random.fold_in(key, 2)  # other draws than those of the lower bound
-        scores = held_out_scores(algorithm, target, q, key_held_out, validation)
+        scores = held_out_scores(
+            algorithm, target, q, key_held_out, validation, draws=draws, at_once=at_once
+        )
         metrics["scores"] = scores
         metrics["validation"] = metrics["objective"] = weighted_mean(scores, validation.weight)
     return metrics
 
 
 def held_out_scores(
-    algorithm: Algorithm, target: Target, q: Family, key: Array, rows: Batch
+    algorithm: Algorithm,
+    target: Target,
+    q: Family,
+    key: Array,
+    rows: Batch,
+    *,
+    draws: int = EVAL_DRAWS,
+    at_once: int = EVAL_BATCH,
 ) -> Array:
     """Log predictive density of each row."""
-    draws = q.sample(key, 1 if isinstance(q, Point) else EVAL_DRAWS)
+    number, num_rows = 1 if isinstance(q, Point) else draws, len(rows.y)
     predictive = algorithm.predictive_target(target, q).to_predict()
+    if at_once > 1:
+        drawn = q.sample(key, number)
+    else:
+        drawn = jax.random.split(key, number)
+        rows = pad_to(rows, target.microbatch or num_rows)
     unweighted = rows._replace(weight=None)
-    terms = jax.lax.map(lambda w: predictive.log_likelihood(w, unweighted), draws)
+
+    def scores(draw: PyTree) -> Array:
+        w = draw if at_once > 1 else jax.tree.map(lambda leaf: leaf[0], q.sample(draw, 1))
+        return predictive.log_likelihood(w, unweighted)[:num_rows]
+
+    terms = jax.lax.map(scores, drawn)
     return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(terms))
 
 
@@ -68,26 +91,29 @@ def weighted_mean(values: Array, weight: Array | None) -> Array:
     return jnp.mean(values) if weight is None else jnp.sum(weight * values) / jnp.sum(weight)
 
 
-def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[str, Array]:
+def lower_bound(
+    target: Target, q: Family, key: Array, num_draws: int, at_once: int = EVAL_BATCH
+) -> dict[str, Array]:
     """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
 
     The elbo is the mean of h = log p(D, w) - log q(w), which does not vary at all where q is the
     posterior; kl is exact for Gaussians, and nll the remainder. A part of the model that has a
     posterior of its own adds its divergence to kl.
     """
-    if isinstance(q, Gaussian):
-        noise = tree.normal_like(key, q.mean, num_draws)
-        draws = jax.vmap(q.transform)(noise)
-        squares = jax.vmap(lambda e: tree.total(jax.tree.map(jnp.square, e)))(noise)
-        log_q = 0.5 * (tree.size(q.mean) - squares) - q.entropy()
+    if at_once == 1:
+
+        def terms(key: Array) -> tuple[Array, Array]:
+            draws, log_q = draws_of(q, key, 1)
+            draw = jax.tree.map(lambda leaf: leaf[0], draws)
+            return target.scaled_log_likelihood(draw), log_q[0] - target.log_prior(draw)
+
+        log_likelihood, divergence = jax.lax.map(terms, jax.random.split(key, num_draws))
     else:
-        assert isinstance(q, WithDensity)
-        draws = q.sample(key, num_draws)
-        log_q = jax.vmap(q.log_prob)(draws)
-    log_likelihood = jax.lax.map(
-        target.scaled_log_likelihood, draws, batch_size=min(num_draws, EVAL_BATCH)
-    )
-    divergence = log_q - jax.vmap(target.log_prior)(draws)
+        draws, log_q = draws_of(q, key, num_draws)
+        log_likelihood = jax.lax.map(
+            target.scaled_log_likelihood, draws, batch_size=min(num_draws, at_once)
+        )
+        divergence = log_q - jax.vmap(target.log_prior)(draws)
     h = log_likelihood - divergence
     if isinstance(q, Gaussian) and target.prior is not None and target.prior.is_gaussian:
         kl = q.kl(target.prior)
@@ -99,16 +125,43 @@ def lower_bound(target: Target, q: Family, key: Array, num_draws: int) -> dict[s
     return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
 
 
-def evaluation_rows(target: Target) -> Batch | None:
-    """The rows on which the lower bound is measured: all, or an even sample of them."""
-    return None if target.data is None else sample_rows(target.data, EVAL_ROWS)
+def planned(
+    plan: EvaluationPlan,
+    algorithm: Algorithm,
+    target: Target,
+    state: PyTree,
+    key: Array,
+    validation: Batch | None,
+) -> dict[str, Array]:
+    """`evaluate`, with the draws of the plan."""
+    sizes = {"draws": plan.draws, "at_once": plan.at_once}
+    return evaluate(algorithm, target, state, key, validation, **sizes)
+
+
+def draws_of(q: Family, key: Array, num_draws: int) -> tuple[PyTree, Array]:
+    """Draws of q, and its log-density at them."""
+    if isinstance(q, Gaussian):
+        noise = tree.normal_like(key, q.mean, num_draws)
+        squares = jax.vmap(lambda e: tree.total(jax.tree.map(jnp.square, e)))(noise)
+        return jax.vmap(q.transform)(noise), 0.5 * (tree.size(q.mean) - squares) - q.entropy()
+    assert isinstance(q, WithDensity)
+    draws = q.sample(key, num_draws)
+    return draws, jax.vmap(q.log_prob)(draws)
 
 
 def final_lower_bound(
-    algorithm: Algorithm, target: Target, state: PyTree, key: Array, validation: Batch | None
+    algorithm: Algorithm,
+    target: Target,
+    state: PyTree,
+    key: Array,
+    validation: Batch | None,
+    plan: EvaluationPlan | None = None,
 ) -> float:
     """The lower bound from draws that had no part in any choice."""
-    target = target.with_data(evaluation_rows(target))
-    keys = jax.random.split(key, FINAL_EVALUATIONS)
-    bounds = [evaluate(algorithm, target, state, key, validation)["elbo"] for key in keys]
+    plan = EvaluationPlan(1) if plan is None else plan
+    target = plan.bind(target, plan.rows_of(target.data))
+    bounds = [
+        planned(plan, algorithm, target, state, key, validation)["elbo"]
+        for key in jax.random.split(key, plan.final)
+    ]
     return float(np.mean(bounds))

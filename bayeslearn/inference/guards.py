@@ -16,6 +16,8 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import DivergenceError
 from bayeslearn.families.base import Gaussian
+from bayeslearn.inference.evaluation_plan import MAX_LOW_EVALUATIONS
+from bayeslearn.inference.kernels import log_joint
 from bayeslearn.inference.run_state import OptimizationState
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
@@ -24,7 +26,6 @@ BACKOFF_RESET_ROUNDS = 20  # without trouble, after which earlier back-offs are 
 MAX_BACK_OFFS = 10  # in that time, before a run is given up
 PATIENT_BACK_OFFS = 2  # before a run steps back to its best state
 ANNEAL_FRACTION = 0.5  # of its steps so far, in which a converged run lets its step size decay
-MAX_LOW_EVALUATIONS = 20  # in a row, far below the first or not finite, before it steps back
 FAR_STANDARD_ERRORS = 10.0  # within which a bound is not far below
 MIN_STD_RATIO, MAX_STD_RATIO = 1e-8, 1e4  # std of q beside the prior's
 NONFINITE = "met non-finite numbers"
@@ -32,6 +33,16 @@ LOWER_BOUND_LOST = "lost its lower bound"
 SCALE_OUT_OF_RANGE = (
     f"diverged: a posterior std left [{MIN_STD_RATIO:g}, {MAX_STD_RATIO:g}] times the prior std"
 )
+
+
+def check_finite_start(target: Target, state: PyTree, params: PyTree) -> None:
+    """Refuse a start at which the density or the state is not finite."""
+    value = float(log_joint(target, params))
+    if not (math.isfinite(value) and bool(tree.all_finite(state))):
+        raise DivergenceError(
+            f"The log-density at the starting point is {value}. Scale x and y to unit variance, or"
+            " start elsewhere with `init=`."
+        )
 
 
 def accept_round(run: OptimizationState) -> None:
@@ -66,18 +77,24 @@ def reject_scale(run: OptimizationState, good: PyTree, target: Target) -> None:
     back_off(run)
 
 
-def lower_bound_lost(run: OptimizationState, bound: float, error: float, num_data: float) -> bool:
+def lower_bound_lost(
+    run: OptimizationState,
+    bound: float,
+    error: float,
+    num_data: float,
+    most: int = MAX_LOW_EVALUATIONS,
+) -> bool:
     """Whether the bound has been lost for long: not finite, or a nat per row below the first.
 
     Steps that are too long for the noise of their gradients end here if they do not end in
-    non-finite numbers.
+    non-finite numbers. `most` is the number of evaluations in a row that are too many.
     """
     if math.isfinite(bound) and run.first_bound == -math.inf:
         run.first_bound = bound
     far = max(num_data, FAR_STANDARD_ERRORS * error) if math.isfinite(error) else num_data
     is_low = not math.isfinite(bound) or bound < run.first_bound - far
     run.low_evaluations = run.low_evaluations + 1 if is_low else 0
-    return run.low_evaluations >= MAX_LOW_EVALUATIONS
+    return run.low_evaluations >= most
 
 
 def scale_is_suspect(run: OptimizationState, bound: float, kl: float) -> bool:

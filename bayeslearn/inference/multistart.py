@@ -21,7 +21,8 @@ from bayeslearn.algorithms.vogn import VOGN
 from bayeslearn.errors import DivergenceError, check_whole, refuse
 from bayeslearn.inference.context import RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound
-from bayeslearn.inference.optimize import EVALUATIONS, PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.evaluation_plan import EVALUATIONS
+from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
 from bayeslearn.models.target import Target
 from bayeslearn.precision import user_precision
 from bayeslearn.tree import PyTree

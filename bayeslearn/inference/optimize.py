@@ -15,15 +15,15 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Batch
 from bayeslearn.data.streams import planned_counts
 from bayeslearn.distributed.processes import gather
-from bayeslearn.errors import ArgumentError, DataError, DivergenceError
+from bayeslearn.errors import ArgumentError, DataError
 from bayeslearn.families.base import Family
 from bayeslearn.inference import guards
 from bayeslearn.inference.context import MAIN, RunContext, named_key
-from bayeslearn.inference.evaluate import evaluate, evaluation_rows, final_lower_bound
+from bayeslearn.inference.evaluate import final_lower_bound, planned
+from bayeslearn.inference.evaluation_plan import EvaluationPlan, plan_evaluations
 from bayeslearn.inference.kernels import (
     init_state,
     init_state_from,
-    log_joint,
     refresh,
     run_steps,
 )
@@ -36,10 +36,8 @@ from bayeslearn.inference.run_state import (
 )
 from bayeslearn.models.target import Target
 from bayeslearn.progress import Progress
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
-EVALUATIONS = 100  # in a full-length run
-MIN_EVAL_EVERY = 10  # steps between evaluations in a short one: an evaluation costs steps
 PATIENCE = 20  # evaluations without a new best before stopping
 CHUNK = 100  # steps per compiled call
 
@@ -67,23 +65,6 @@ class RunOutcome(NamedTuple):
     compile_time: float
 
 
-def first_state(
-    target: Target,
-    algorithm: Algorithm,
-    params: PyTree,
-    start: StartingPoint | None,
-    key: Array,
-    context: RunContext,
-) -> PyTree:
-    """The first state: from the warm start if there was one, else from the network."""
-    layout = context.layout
-    if start is None:
-        return init_state(algorithm, key, target, params, layout=layout)
-    if start.state is not None:
-        return start.state
-    return init_state_from(algorithm, key, target, start.q, layout=layout)
-
-
 def optimize(
     context: RunContext,
     algorithm: Algorithm,
@@ -99,6 +80,7 @@ def optimize(
 
     A stream of batches that ends before all steps are done ends them, if it `may_end`.
     """
+    algorithm = algorithm.for_network(tree.size(params))
     loop = _Loop(context, algorithm, params, start, num_steps, eval_every, patience, may_end)
     return loop.restored() or loop.run()
 
@@ -123,22 +105,50 @@ class _Loop:
         if start is not None:
             self.base, self.done = start.target, start.steps_done
         self.num_steps = num_steps - self.done
-        fewest = min(MIN_EVAL_EVERY, self.num_steps // MIN_EVAL_EVERY)
-        default = max(1, fewest, self.num_steps // EVALUATIONS)
-        self.eval_every = min(self.num_steps, eval_every or default)
         # A fixed length, so that runs of other lengths do not compile again.
         stream = context.stream
         self.length = CHUNK if stream is None else stream.length(self.base)
         self.limit = context.chunk_limit(self.length)
         self.key_evaluate = named_key(context.key, "evaluate")
-        rows = evaluation_rows(self.base)
-        self.eval_rows = rows if context.layout is None else context.layout.put_rows(rows)
+        self.batch_size = context.batch_size
+        if stream is not None:
+            self.batch_size = stream.batch_size or context.batch_size
         self.began = time.perf_counter()
+        self.plan = self.planned_evaluations(eval_every)
+        self.eval_every = self.plan.every
+        rows = self.plan.rows_of(self.base.data)
+        self.eval_rows = rows if context.layout is None else context.layout.put_rows(rows)
+
+    def planned_evaluations(self, eval_every: int | None) -> EvaluationPlan:
+        """How often the phase is evaluated, and on what."""
+        stream, data, held_out = self.context.stream, self.base.data, self.context.validation
+        is_part = data is not None and self.batch_size < len(data.y)
+        return plan_evaluations(
+            self.algorithm,
+            self.base,
+            self.params,
+            num_steps=self.num_steps,
+            batch_size=self.batch_size,
+            is_minibatch=stream is not None or is_part,
+            gradients=lambda: self.algorithm.gradients_per_step(
+                self.base, jax.eval_shape(self.begin)
+            ),
+            num_held_out=0 if held_out is None else len(held_out.y),
+            eval_every=eval_every,
+        )
 
     def begin(self) -> PyTree:
-        """The first state."""
-        key = named_key(self.context.key, "init")
-        return first_state(self.base, self.algorithm, self.params, self.start, key, self.context)
+        """The first state, from the warm start if there was one; if large, by one batch of rows."""
+        key, target = named_key(self.context.key, "init"), self.base
+        if tree.size(self.params) > LARGE_NETWORK and target.data is not None:
+            rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], target.data)
+            target = target.with_data(rows)
+        algorithm, start, layout = self.algorithm, self.start, self.context.layout
+        if start is None:
+            return init_state(algorithm, key, target, self.params, layout=layout)
+        if start.state is not None:
+            return start.state
+        return init_state_from(algorithm, key, target, start.q, layout=layout)
 
     def restored(self) -> RunOutcome | None:
         """The result of this phase, where an earlier process has finished it."""
@@ -187,7 +197,7 @@ class _Loop:
             saved = context.checkpointer.saved_state(context.phase)
         if saved is None:
             state = self.begin()
-            check_finite_start(self.base, state, self.params)
+            guards.check_finite_start(self.plan.first_piece(self.base), state, self.params)
             run = OptimizationState(state, self.base, self.patience, self.num_steps)
             run.stop_reason = f"All {self.num_steps} steps were done."
             return run
@@ -271,10 +281,10 @@ class _Loop:
         if run.target.refreshes:
             key_refresh = jax.random.fold_in(key, 1)
             run.target = refresh(algorithm, run.target, run.state, key_refresh)
-        target = run.target.with_data(self.eval_rows)
-        values = evaluate(algorithm, target, run.state, key, context.validation)
+        target = self.plan.bind(run.target, self.eval_rows)
+        values = planned(self.plan, algorithm, target, run.state, key, context.validation)
         scores = values.pop("scores", None)
-        metrics = {name: float(value) for name, value in values.items()}
+        metrics = {name: float(value) for name, value in jax.device_get(values).items()}
         acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
         for name, value in ({"step": run.step} | metrics | acted).items():
             run.trace.setdefault("eval_" + name, []).append(value)
@@ -316,7 +326,9 @@ class _Loop:
         elif (
             algorithm.can_shorten_steps
             and not run.has_ended
-            and guards.lower_bound_lost(run, bound, error, float(self.base.num_data))
+            and guards.lower_bound_lost(
+                run, bound, error, float(self.base.num_data), self.plan.most_low
+            )
         ):
             guards.back_off(run, to_best=True)
             guards.check_can_continue(algorithm, run, guards.LOWER_BOUND_LOST)
@@ -352,8 +364,10 @@ class _Loop:
         num_gradients = run.step * algorithm.gradients_per_step(target, best.state)
         seconds = time.perf_counter() - self.began
         counts = (run.step, num_gradients, seconds)
+        held_out = 0 if context.validation is None else len(context.validation.y)
+        cost = self.plan.cost(algorithm, run.step, self.eval_rows, self.batch_size, held_out)
         if context.phase != MAIN:
-            phase = Phase(context.phase, algorithm.name, *counts, None, True)
+            phase = Phase(context.phase, algorithm.name, *counts, None, True, cost)
             context.phases.append(phase)
             if checkpointer is not None:
                 state, changed = context.gather_to_host((best.state, target.with_data(None)))
@@ -365,24 +379,16 @@ class _Loop:
         elbo = None
         if algorithm.capabilities.has_lower_bound:
             key = named_key(context.key, "fresh")
-            elbo = final_lower_bound(algorithm, best.target, best.state, key, context.validation)
+            elbo = final_lower_bound(
+                algorithm, best.target, best.state, key, context.validation, self.plan
+            )
         segments = [run.segment()]
         if checkpointer is not None:
             run.has_ended = True
             checkpointer.save(context.phase, run)
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
-        context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True))
+        context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True, cost))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time
-        )
-
-
-def check_finite_start(target: Target, state: PyTree, params: PyTree) -> None:
-    """Refuse a start at which the density or the state is not finite."""
-    value = float(log_joint(target, params))
-    if not (np.isfinite(value) and bool(tree.all_finite(state))):
-        raise DivergenceError(
-            f"The log-density at the starting point is {value}. Scale x and y to unit variance, or"
-            " start elsewhere with `init=`."
         )

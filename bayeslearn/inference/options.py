@@ -30,12 +30,14 @@ class FitOptions:
 
     Args:
         eval_every: steps between evaluations; None: one hundredth of the run, and at least ten in
-            runs of a hundred steps or more.
+            runs of a hundred steps or more; where an evaluation is much work (large networks,
+            minibatches), so that all of them cost a twentieth of the run.
         patience: evaluations without a new best before stopping (or, with a decaying step size,
             before the remaining decay is shortened); None: never. "auto": 20 if `num_steps` is
             "auto", else never.
         warm_start: steps of a method's warm start (0: none), inside `num_steps`. "auto": a third of
-            a given `num_steps`, up to 5000.
+            a given `num_steps`, up to 5000; none above 10,000 weights for the methods that have
+            defaults for large networks.
         chunk_size: most steps per compiled call; changes nothing but the pace of progress.
         microbatch: rows of a batch for which the network is evaluated at a time; gradients (and
             squares) are summed over them. Saves memory, and changes nothing but rounding.
@@ -135,3 +137,4 @@ class Phase(NamedTuple):
     seconds: float  # compiling included
     elbo: float | None
     is_chosen: bool  # whether the run went on from its result
+    evaluation_cost: float = 0.0  # in gradients over a batch: a forward pass is a third of one

@@ -104,7 +104,7 @@ class _Finished(NamedTuple):
 
 def _run_phases(context: RunContext, request: Request, bound: Bound, began: float) -> RunResult:
     """Frozen leaves, warm start, the method itself."""
-    algorithm, starts = request.algorithm, bound.starts
+    starts = bound.starts
     compile_time, total = 0.0, bound.num_steps
     model = bound.partial_model
     if model is not None:
@@ -113,10 +113,11 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
         target, start, compile_time = freeze_leaves(context, model, starts[0], steps)
         starts = [start, *(model.freeze(context.target, other)[1] for other in starts[1:])]
         context = dataclasses.replace(context, target=target)
-        if model.frozen == "joint":
-            algorithm = Joint(algorithm)
         if total is not None and model.frozen != "given":
             total -= steps or 0
+    algorithm = request.algorithm.for_network(tree.size(starts[0]))
+    if model is not None and model.frozen == "joint":
+        algorithm = Joint(algorithm)
     if isinstance(algorithm, Composite):
         done = _run_composite(context, request, algorithm, starts, total)
     else:
@@ -155,7 +156,7 @@ def _run_single(
     total: int | None,
 ) -> _Finished:
     """A method of one run, after its warm start."""
-    plan = _plan(request, algorithm, total)
+    plan = _plan(request, algorithm, total, tree.size(starts[0]))
     num_steps, multistart = plan.own, bound.multistart
     if multistart is not None and request.is_legacy:
         num_steps = _steps_with_starts(multistart, algorithm, context.target, total, num_steps)
@@ -206,17 +207,20 @@ def _run_composite(
     """An ensemble, with or without a sampler after it."""
     options = request.options
     settings = MemberSettings(
-        _plan(request, algorithm.member, total), options.eval_every, _patience(request, total)
+        _plan(request, algorithm.member, total, tree.size(starts[0])),
+        options.eval_every,
+        _patience(request, total),
     )
     outcome, family = run_composite(context, algorithm, starts, settings)
     return _Finished(outcome, family, algorithm, [])
 
 
-def _plan(request: Request, algorithm: Algorithm, total: int | None) -> StepPlan:
+def _plan(request: Request, algorithm: Algorithm, total: int | None, num_weights: int) -> StepPlan:
     if request.is_legacy:
         return plan_as_before(algorithm, total)
     warm_start = request.options.warm_start
-    return plan_steps(algorithm, total, None if is_auto(warm_start) else int(warm_start))
+    own = None if is_auto(warm_start) else int(warm_start)
+    return plan_steps(algorithm, total, own, num_weights)
 
 
 def _steps_with_starts(

@@ -27,7 +27,7 @@ from bayeslearn.errors import DataWarning, Shown, refuse
 from bayeslearn.families.base import Family, Gaussian
 from bayeslearn.inference.arguments import check_suits, is_auto
 from bayeslearn.inference.context import named_key
-from bayeslearn.inference.evaluate import EVAL_ROWS
+from bayeslearn.inference.evaluation_plan import EVAL_ROWS
 from bayeslearn.inference.multistart import MultiStart, further_starts
 from bayeslearn.inference.request import Request
 from bayeslearn.models.model import Model
@@ -289,8 +289,8 @@ def _warn_of_data(target: Target) -> None:
     for name, leaf in zip(names, jax.tree.leaves(target.data.x), strict=True):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
-        columns = np.abs(np.asarray(leaf, np.float64)).reshape(len(leaf), -1)
-        largest = columns.max(axis=0)
+        # On the device: the rows may be many.
+        largest = np.asarray(jnp.max(jnp.abs(leaf.reshape(len(leaf), -1)), axis=0), np.float64)
         odd = largest[(largest > SCALE_WARNING) | ((largest > 0) & (largest < 1 / SCALE_WARNING))]
         if odd.size:
             found.append(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import refuse
+from bayeslearn.tree import LARGE_NETWORK
 
 EARLIER_FRACTION = 3  # of a given total, the phases before a method's own get one part in this many
 
@@ -18,14 +19,20 @@ class StepPlan(NamedTuple):
 
 
 def plan_steps(
-    algorithm: Algorithm, num_steps: int | None, warm_start: int | None = None
+    algorithm: Algorithm,
+    num_steps: int | None,
+    warm_start: int | None = None,
+    num_weights: int = 0,
 ) -> StepPlan:
     """Divide a total among a method and its warm start.
 
     Without a total (None) each method has its default; without `warm_start` (None) a method that
-    has one gives it a third of the total.
+    has one gives it a third of the total, and nothing if it has defaults for large networks and
+    the network is large: it then starts from the network's initialisation.
     """
     before = algorithm.warm_start()
+    if warm_start is None and algorithm.sized_defaults and num_weights > LARGE_NETWORK:
+        warm_start = 0
     if before is None:
         return StepPlan(algorithm.auto_steps if num_steps is None else num_steps, 0)
     if num_steps is None:

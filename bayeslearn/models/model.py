@@ -33,7 +33,8 @@ class Model(eqx.Module):
     `network` is one of `bl.networks`; a module of Equinox, Flax NNX or Keras (on JAX); a Flax
     Linen module, or (module, variables); or a pair (params, apply) or (init, apply). If it has
     weights, fitting starts from them. `bl.networks.adapters` documents how each is called.
-    `dtype` is the floating-point type the network computes in; default: its own.
+    `dtype` is the floating-point type the network computes in; default: its own. The default prior
+    is `Normal.by_size()`.
 
     `bayesian` selects the leaves that have a posterior: name patterns (`"layers.1.*"`, or several
     in a list) or a function of the leaf's name; default: all. The other leaves are trained, then
@@ -62,7 +63,7 @@ class Model(eqx.Module):
     ):
         if not isinstance(likelihood, Likelihood):
             refuse("likelihood", likelihood, "be one of bl.likelihoods, such as Gaussian()")
-        prior = Normal() if prior is None else prior
+        prior = Normal.by_size() if prior is None else prior
         if not isinstance(prior, Prior):
             refuse("prior", prior, "be one of bl.priors, such as Normal(scale=1.0)")
         self.network = as_network(network)

@@ -205,17 +205,18 @@ def _outputs(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     return _stack(lambda params: target.outputs(params, x), draws, at_once).astype(jnp.float64)
 
 
-def _cdf(target: Target, draws: PyTree, outputs: Array, y: Array) -> Array:
+def _cdf_of(target: Target, draws: PyTree, outputs: Array) -> Callable[[Array], Array]:
     """Of the mixture over draws, whose networks gave `outputs` (draws, rows, ...)."""
-    own = tree.double(draws["likelihood"])
+    prepare = jax.vmap(target.likelihood.for_cdf, axis_size=len(outputs))
+    own = prepare(tree.double(draws["likelihood"]))
     cdf = jax.vmap(jax.vmap(target.likelihood.cdf, (0, 0, None)), (0, None, 0))
-    return jnp.mean(cdf(outputs, y, own), axis=0)
+    return lambda y: jnp.mean(cdf(outputs, y, own), axis=0)
 
 
 def mixture_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_once: int) -> Array:
     """The mixture's distribution function at points (rows, points, ...)."""
     outputs = _outputs(target, draws, x, at_once)
-    values = jax.lax.map(lambda y: _cdf(target, draws, outputs, y), jnp.moveaxis(points, 1, 0))
+    values = jax.lax.map(_cdf_of(target, draws, outputs), jnp.moveaxis(points, 1, 0))
     return jnp.moveaxis(values, 0, 1)
 
 
@@ -232,6 +233,7 @@ def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once
         for of in (likelihood.mean, likelihood.variance)
     )
     stds = jnp.sqrt(variances)
+    cdf = _cdf_of(target, draws, outputs)
     scale = None if likelihood.is_discrete else REAL_SCALES.get(likelihood.support)
     value_at = (lambda values: values) if scale is None else scale.value_at
 
@@ -244,7 +246,7 @@ def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             middle = 0.5 * (low + high)
-            is_below = _cdf(target, draws, outputs, value_at(middle)) < q
+            is_below = cdf(value_at(middle)) < q
             return jnp.where(is_below, middle, low), jnp.where(is_below, high, middle)
 
         low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (low, high))

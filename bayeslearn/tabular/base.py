@@ -93,6 +93,7 @@ class BayesianNN(BaseEstimator):
     candidates_: list[dict[str, JSON]]
     baseline_: dict[str, dict[str, float]]
     default_prior_scale: ClassVar[float]
+    prior_scales: ClassVar[tuple[float, ...]] = PRIOR_SCALES
     task: ClassVar[str]
 
     hidden: Any
@@ -150,14 +151,13 @@ class BayesianNN(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
-        notes: tuple[str, ...] = ()
+        selection: Selection | None = None
         began = time.perf_counter()
         scaled = _scaled(rows, scaling)
         if method is None:
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
-            notes = (selection.note,)
         else:
             is_chosen_from = method.capabilities.is_composite
             candidate = Candidate(
@@ -182,9 +182,13 @@ class BayesianNN(BaseEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
-            notes=(*notes, *posterior.notes, *self._notes),
+            notes=(*posterior.notes, *self._notes),
             wall_time=posterior.wall_time + seconds,
         )
+        if selection is not None:
+            self.posterior_ = selection.applied_to(self.posterior_, is_calibrated=aside is None)
+            if selection.temperature is not None:
+                self.chosen_["temperature"] = selection.temperature
         return self._calibrated(aside)
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
@@ -206,7 +210,7 @@ class BayesianNN(BaseEstimator):
         """Prior scales."""
         if not is_auto(self.prior_scale):
             return (float(self.prior_scale),)
-        return PRIOR_SCALES if is_chosen_from else (self.default_prior_scale,)
+        return self.prior_scales if is_chosen_from else (self.default_prior_scale,)
 
     def _select(
         self,
@@ -255,9 +259,8 @@ class BayesianNN(BaseEstimator):
         return self._calibrated(aside)
 
     def _calibrated(self, aside: Rows | None) -> Self:
-        if aside is not None:
+        if aside is not None and self.calibration is not None:
             predictive = self._predictive(aside.x)
-            assert self.calibration is not None
             self.posterior_ = calibrated(self.posterior_, predictive, aside, self.calibration)
         return self
 

@@ -26,7 +26,10 @@ KEPT_DRAWS = 800  # in all
 MIN_STEPS, MAX_STEPS = 2500, 8000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 SMALL_TABLE = 400  # rows; a smaller network is enough below
+LARGE_TABLE = 2000  # rows; a linear model is not tried from here on
+LINEAR: tuple[int, ...] = ()
 PRIOR_SCALES = (3.0, 1.0, 10.0)  # the first is tried with everything else
+CLASS_PRIOR_SCALES = (3.0, 10.0)
 NOISES = ("student-t", "learned")
 Noise = str | float | None
 
@@ -59,10 +62,11 @@ class Method(NamedTuple):
 
 
 def network_sizes(num_rows: int) -> tuple[tuple[int, ...], ...]:
-    """Hidden layers that are tried; the first with everything else."""
+    """Hidden layers that are tried; the first with everything else, () is the linear model."""
     if num_rows < SMALL_TABLE:
-        return ((16, 16), (50,))
-    return ((16, 16, 16, 16), (50, 50))
+        return ((16, 16), (50,), LINEAR)
+    deep = ((16, 16, 16, 16), (50, 50))
+    return (*deep, LINEAR) if num_rows < LARGE_TABLE else deep
 
 
 def num_weights(hidden: tuple[int, ...], num_inputs: int, num_outputs: int) -> int:

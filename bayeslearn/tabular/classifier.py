@@ -18,7 +18,7 @@ from bayeslearn.tabular.base import (
     Uncertainty,
     can_update,
 )
-from bayeslearn.tabular.candidates import Noise
+from bayeslearn.tabular.candidates import CLASS_PRIOR_SCALES, Noise
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,
     available_if,
@@ -44,6 +44,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
 
     task: ClassVar[str] = "classification"
     default_prior_scale: ClassVar[float] = 3.0
+    prior_scales: ClassVar[tuple[float, ...]] = CLASS_PRIOR_SCALES
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from bayeslearn.results import metrics
 LEVEL = 0.9  # of the interval whose coverage is a score
 
 
-def score(predictive: PredictiveBase, y: np.ndarray) -> dict[str, float]:
+def score(predictive: PredictiveBase, y: np.ndarray, *, with_crps: bool = True) -> dict[str, float]:
     """The scores by name, in units of y; `y` as `estimator.observed` returns it.
 
     RMSE, log-likelihood, coverage of 90 % intervals and, of a single column, CRPS; of classes
@@ -29,7 +29,7 @@ def score(predictive: PredictiveBase, y: np.ndarray) -> dict[str, float]:
         "log_likelihood": log_likelihood,
         "coverage90": float(np.mean(is_covered(predictive, y))),
     }
-    if y.ndim == 1:  # of several columns the units differ
+    if with_crps and y.ndim == 1:  # of several columns the units differ
         scores["crps"] = metrics.crps(predictive, y)
     return scores
 

@@ -2,10 +2,11 @@
 
 Each candidate is a short run of MILE with two members on some of the rows. One run gives three
 predictions of the others: of a plain network (a member), of the ensemble, and of the chains.
-Candidates are compared by the log-likelihood of these out-of-fold rows: first noise and hidden
-layers, then the prior scale of the best. A candidate replaces the one before it where it is better
-by a standard error of the difference. Of the best the better of chains and ensemble is chosen,
-and the plain network where neither is better than it by a standard error.
+Candidates are compared by the log-likelihood of these out-of-fold rows: first a linear model,
+noise and hidden layers, then the prior scale of the best. A candidate replaces the one before it
+where it is better by a standard error of the difference. Of the best the better of chains and
+ensemble is chosen, and the plain network where neither is better than it by a standard error or
+0.02 nats.
 
 The choice does not depend on the machine's speed unless there is a budget.
 """
@@ -23,54 +24,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayeslearn.data.rows import Rows, pad_rows
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import DivergenceError
-from bayeslearn.families import Mixture
-from bayeslearn.inference.api import fit
 from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import Checkpoint, FitEvent
-from bayeslearn.models.model import Model
-from bayeslearn.numerics import mean_and_error
-from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.results.calibration import Calibrator
+from bayeslearn.results.calibration_maps import FactorMap
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
-    ENSEMBLE,
-    MILE_NAME,
+    LINEAR,
     PLAIN,
     TOTAL_WORK,
     Candidate,
     Method,
-    Noise,
-    allows_chains,
     method_for,
 )
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.scores import score
+from bayeslearn.tabular.trials import Problem, Trial, run_trial
 
 FILE = "selection"
-SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
-SELECTION_ROWS = 2048
-FOLDS = 5  # of which only the first few are held out in turn
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
+SMALL_GAIN = 0.02  # nats a row; a larger one is taken even if few rows leave it uncertain
 SELECTION_SHARE = 0.4  # of a budget
-
-
-class Problem(NamedTuple):
-    """A table, scaled, and what may be tried on it."""
-
-    rows: Rows
-    is_classification: bool
-    hidden: tuple[tuple[int, ...], ...]
-    prior_scales: tuple[float, ...]
-    noises: tuple[Noise, ...]
-    make_model: Callable[[Candidate], Model]
-    work: Callable[[Candidate], float]  # rows times weights, of all rows
-    y_scale: np.ndarray | None  # the units of y, for the scores
-    seed: int
 
 
 class Selection(NamedTuple):
@@ -81,6 +60,17 @@ class Selection(NamedTuple):
     candidates: list[dict[str, JSON]]
     scores: dict[str, dict[str, float]]  # of plain network, ensemble and chains, with the choice
     note: str
+    temperature: float | None = None  # of class probabilities
+    num_rows: int = 0  # out-of-fold
+
+    def applied_to(self, posterior: Posterior, is_calibrated: bool) -> Posterior:
+        """The posterior with the note, and with the temperature of its class probabilities."""
+        posterior = dataclasses.replace(posterior, notes=(self.note, *posterior.notes))
+        if self.temperature is None or not is_calibrated:
+            return posterior
+        maps = (FactorMap(self.temperature),)
+        calibrator = Calibrator("temperature", "classification", self.num_rows, maps)
+        return posterior.with_calibrator(calibrator)
 
     def to_json(self) -> dict[str, JSON]:
         """For a file."""
@@ -97,32 +87,6 @@ class Selection(NamedTuple):
         return cls(**stored | parts)
 
 
-class Trial(NamedTuple):
-    """A candidate's predictions of out-of-fold rows."""
-
-    candidate: Candidate
-    y: np.ndarray
-    weight: np.ndarray
-    log_probs: dict[str, np.ndarray]  # by method, of each row
-    predictives: list[tuple[dict[str, PredictiveBase], np.ndarray]]  # of each fold, and its y
-    seconds: float
-    rate: float  # rows times weights, a second
-
-    def mean(self, name: str) -> float:
-        """Log-likelihood of a row."""
-        return float(np.average(self.log_probs[name], weights=self.weight))
-
-    @property
-    def best(self) -> str:
-        """The better of ensemble and chains."""
-        names = [name for name in (MILE_NAME, ENSEMBLE) if name in self.log_probs]
-        return max(names, key=self.mean)
-
-    def gain_over(self, other: Trial, name: str, other_name: str) -> tuple[float, float]:
-        """By how much it predicts better, and the standard error of that."""
-        return mean_and_error(self.log_probs[name] - other.log_probs[other_name], self.weight)
-
-
 def select(
     problem: Problem,
     budget: float | None,
@@ -132,9 +96,10 @@ def select(
     began = time.perf_counter()
     first = Candidate(problem.hidden[0], problem.prior_scales[0], problem.noises[0])
     shapes = [
+        *_linear(problem, first),
         first,
         *(first._replace(noise=noise) for noise in problem.noises[1:]),
-        *(first._replace(hidden=hidden) for hidden in problem.hidden[1:]),
+        *(first._replace(hidden=hidden) for hidden in problem.hidden[1:] if hidden != LINEAR),
     ]
     crew = _Crew(problem, callback, len(shapes) + len(problem.prior_scales) - 1)
     trials = crew.run(shapes)
@@ -142,13 +107,20 @@ def select(
     elapsed = time.perf_counter() - began
     if best is not None and (budget is None or elapsed < SELECTION_SHARE * budget):
         base = best.candidate
-        scales = [base._replace(prior_scale=scale) for scale in problem.prior_scales[1:]]
-        trials += crew.run(scales)
+        others = [scale for scale in problem.prior_scales if scale != base.prior_scale]
+        trials += crew.run([base._replace(prior_scale=scale) for scale in others])
         best = best_of([best, *trials[len(shapes) :]])
     if best is None:
         raise DivergenceError(f"No candidate could be fitted. {crew.failures[0]}")
     found = [trial for trial in trials if trial is not None]
     return choose(problem, best, found, crew.failures, budget, time.perf_counter() - began)
+
+
+def _linear(problem: Problem, first: Candidate) -> list[Candidate]:
+    """The linear model, with a wide prior: its few weights need none that regularises."""
+    if len(problem.hidden) == 1 or LINEAR not in problem.hidden:
+        return []
+    return [first._replace(hidden=LINEAR, prior_scale=max(problem.prior_scales))]
 
 
 def best_of(trials: list[Trial | None]) -> Trial | None:
@@ -188,7 +160,7 @@ class _Crew:
             self._count += 1
             name = f"candidate {self._count} of {self._number}"
         try:
-            return _try(self._problem, candidate, lambda event: self._hear(event, name))
+            return run_trial(self._problem, candidate, lambda event: self._hear(event, name))
         except DivergenceError as error:
             self.failures.append(f"{_described(candidate)} failed: {error}")
             return None
@@ -199,83 +171,6 @@ class _Crew:
             rest = event.phase.removeprefix(MAIN).removeprefix("/")
             event = event._replace(phase=f"{name}/{rest}".rstrip("/"))
             return self._is_stopped or (callback is not None and bool(callback(event)))
-
-
-def _try(
-    problem: Problem, candidate: Candidate, callback: Callable[[FitEvent], object] | None
-) -> Trial:
-    """Fit a candidate without each fold in turn, and predict the fold."""
-    began = time.perf_counter()
-    real = problem.rows.take(slice(SELECTION_ROWS))
-    rows = pad_rows(real)
-    fold = _folds(problem, len(real.y))
-    work = problem.work(candidate)
-    method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
-    predictives, log_probs, held_out, rate = [], [], [], 0.0
-    for k in range(_num_folds(len(real.y))):
-        weight = rows.weight.copy()
-        weight[: len(fold)][fold == k] = 0.0  # as many rows for every fold: compiled once
-        posterior = fit(
-            problem.make_model(candidate),
-            method.algorithm(),
-            (rows.x, rows.y, weight),
-            seed=problem.seed,
-            callback=callback,
-            progress=False,
-        )
-        left_out = real.take(np.flatnonzero(fold == k))
-        found = _predict(posterior, left_out)
-        members = [found.pop(name) for name in list(found) if name.startswith("member")]
-        log_prob = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
-        log_prob[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
-        predictives.append((found | {PLAIN: members[0]}, left_out.y))
-        log_probs.append(log_prob)
-        held_out.append(left_out)
-        rate = max(rate, _rate(posterior, work * len(rows.y) / len(problem.rows.y)))
-    return Trial(
-        candidate,
-        np.concatenate([part.y for part in held_out]),
-        np.concatenate([part.weight for part in held_out]),
-        {name: np.concatenate([p[name] for p in log_probs]) for name in log_probs[0]},
-        predictives,
-        time.perf_counter() - began,
-        rate,
-    )
-
-
-def _num_folds(num_rows: int) -> int:
-    """Small tables need more than one, or the choice is noise."""
-    return 3 if num_rows < 500 else 2 if num_rows < 1000 else 1
-
-
-def _folds(problem: Problem, number: int) -> np.ndarray:
-    """The fold of each row; classes are spread evenly. Rows are in random order already."""
-    order = np.arange(number)
-    if problem.is_classification:
-        order = np.argsort(problem.rows.y[:number], kind="stable")
-    fold = np.empty(number, int)
-    fold[order] = np.arange(number) % FOLDS
-    return fold
-
-
-def _predict(posterior: Posterior, rows: Rows) -> dict[str, PredictiveBase]:
-    """Predictions of every member, of all of them, and of the chains if there are any."""
-    family = posterior.family
-    members = family.members if isinstance(family, Mixture) else posterior.state.members
-    parts = {f"member {i}": member for i, member in enumerate(members)}
-    parts[ENSEMBLE] = Mixture(tuple(members))
-    if not isinstance(family, Mixture):
-        parts[MILE_NAME] = family
-    return {
-        name: dataclasses.replace(posterior, family=part).predict(rows.x)
-        for name, part in parts.items()
-    }
-
-
-def _rate(posterior: Posterior, work: float) -> float:
-    """Rows times weights that chains get through in a second."""
-    phase = posterior.phases[-1]
-    return phase.num_gradients * work / max(phase.seconds, 1e-9)
 
 
 def choose(
@@ -294,7 +189,7 @@ def choose(
         f" {len(best.y)} out-of-fold rows, {best.mean(name):.3f}; a plain network has"
         f" {best.mean(PLAIN):.3f}."
     )
-    if gain <= error:
+    if gain <= error and gain < SMALL_GAIN:
         name = PLAIN
         note = (
             f"auto: with {_described(best.candidate)} no method predicts out-of-fold rows better"
@@ -322,6 +217,8 @@ def choose(
         rows,
         _all_scores(best, problem.y_scale),
         " ".join([note, *failures]),
+        best.temperatures.get(name),
+        len(best.y),
     )
 
 
@@ -333,7 +230,7 @@ def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str,
         if y_scale is not None:
             unit = Scaling(np.zeros_like(y_scale), y_scale)
             pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
-        parts = [score(q, y) for q, y in pairs]
+        parts = [score(q, y, with_crps=False) for q, y in pairs]  # CRPS takes seconds to compile
         found[name] = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
     return found
 

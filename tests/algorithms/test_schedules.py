@@ -11,6 +11,7 @@ from interruption import Killed, kill_after
 
 import bayeslearn as bl
 from bayeslearn.algorithms.gaussian import draw_shrinkage
+from bayeslearn.algorithms.optimizers import warmup_cosine
 from bayeslearn.inference import phases, run
 
 SHORTENED = "its step size then decayed to zero by"
@@ -137,3 +138,26 @@ def test_a_warm_start_is_what_the_method_gives_on_its_own(problem, monkeypatch):
         bl.fit(problem.model, bl.NGVI(), data, seed=0)
     for a, b in zip(jax.tree.leaves(seen["main"].q), jax.tree.leaves(alone.family), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_cosine_rises_in_a_twentieth_of_the_run_and_ends_at_zero():
+    schedule = warmup_cosine(0.5, 1000.0)
+    found = [float(schedule(jnp.asarray(t))) for t in (0, 24, 49, 524, 999, 1500)]
+    np.testing.assert_allclose(found, [0.01, 0.25, 0.5, 0.25, 0.0, 0.0], atol=1e-12)
+    assert float(warmup_cosine(0.5, 0.0)(jnp.asarray(7))) == 0.5  # of no known length
+
+
+@pytest.mark.parametrize("name", [n for n, a in bl.ALGORITHMS.items() if a.sized_defaults])
+def test_defaults_depend_on_the_size_and_given_values_do_not(name):
+    algorithm = bl.ALGORITHMS[name]()
+    small, large = algorithm.for_network(10_000), algorithm.for_network(10_001)
+    for field, pair in algorithm.sized_defaults.items():
+        assert (getattr(small, field), getattr(large, field)) == pair
+        assert algorithm.setting(field) == pair[0]
+    assert large.has_decaying_rate
+    assert large.with_run_length(70).length == 70.0
+    given = bl.ALGORITHMS[name](learning_rate=0.02, decay="power").for_network(10_001)
+    assert given.learning_rate == 0.02
+    assert given.decay == "power"
+    assert large.for_network(10) == large  # what is filled in stays

@@ -354,7 +354,7 @@ def test_phases_count_gradients(problem, algorithm, each):
     *earlier, main = posterior.phases
     assert main.num_steps > 0
     assert main.num_gradients == each * main.num_steps
-    per_step = {"map": 1, "bayes-by-backprop": bl.BayesByBackprop().num_draws}
+    per_step = {"map": 1, "bayes-by-backprop": bl.BayesByBackprop().setting("num_draws")}
     assert len(earlier) == (0 if algorithm.name == "map" else 1)
     for phase in earlier:
         assert phase.num_gradients == per_step[phase.algorithm] * phase.num_steps > 0

@@ -13,6 +13,8 @@ from interruption import Killed, assert_same, kill_after
 
 import bayeslearn as bl
 from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.inference import guards
+from bayeslearn.inference.run_state import OptimizationState
 from bayeslearn.storage.checkpoints import Checkpointer
 
 
@@ -176,3 +178,11 @@ def test_a_scale_beyond_all_bounds_is_a_named_error(mode, problem, data, num_ste
             init=q,
             options=bl.FitOptions(eval_every=5),
         )
+
+
+def test_a_run_of_few_evaluations_steps_back_sooner():
+    run = OptimizationState(None, None, None, 10)
+    assert not guards.lower_bound_lost(run, -5.0, 0.1, 10.0, 2)
+    lost = [guards.lower_bound_lost(run, bound, 0.1, 10.0, 2) for bound in (-16.0, -14.0)]
+    assert lost == [False, False]  # a nat per row below the first, then not
+    assert [guards.lower_bound_lost(run, -16.0, 0.1, 10.0, 2) for _ in range(2)] == [False, True]

@@ -108,7 +108,7 @@ def fitted(case):
         network = with_dropout(case["columns"], num_outputs)
     model = bl.Model(network, likelihood, dtype=case["dtype"])
     if hasattr(algorithm, "learning_rate"):
-        rate = algorithm.learning_rate * case["rate"]
+        rate = algorithm.setting("learning_rate") * case["rate"]
         algorithm = dataclasses.replace(algorithm, learning_rate=rate)
     options = problems.quick_options(name)
     return bl.fit(model, algorithm, (x, y), seed=case["seed"], **options), x

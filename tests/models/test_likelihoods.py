@@ -348,6 +348,7 @@ RUNS = {
 OTHERS = {
     "bayes-by-backprop": "heteroscedastic",
     "vadam": "poisson",
+    "ivon": "known",
     "von": "known",
     "ngvi": "custom",
     "laplace": "heteroscedastic",

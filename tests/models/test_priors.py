@@ -163,6 +163,10 @@ def test_fan_in_rule(x64):
         "dense": {"weight": jnp.zeros((7, 4)), "bias": jnp.zeros(7)},
         "flax": {"kernel": jnp.zeros((4, 7))},
         "flax_conv": {"kernel": jnp.zeros((5, 5, 3, 8))},
+        "attention": {
+            "query": {"kernel": jnp.zeros((16, 2, 8))},
+            "out": {"kernel": jnp.zeros((2, 8, 16))},
+        },
         "norm": jnp.zeros(7),
     }
     prec = bl.priors.Normal.fan_in(gain=2.0).bind(params).prec
@@ -173,7 +177,23 @@ def test_fan_in_rule(x64):
     np.testing.assert_allclose(scale["dense"]["bias"], 2.0)
     np.testing.assert_allclose(scale["flax"]["kernel"], 1.0)
     np.testing.assert_allclose(scale["flax_conv"]["kernel"], 2.0 / np.sqrt(75))
+    np.testing.assert_allclose(scale["attention"]["query"]["kernel"], 0.5)
+    np.testing.assert_allclose(scale["attention"]["out"]["kernel"], 0.5)
     np.testing.assert_allclose(scale["norm"], 2.0)
+
+
+@pytest.mark.parametrize("width", [99, 100])
+def test_the_default_prior_depends_on_the_size(width, x64):
+    """10,000 and 10,099 weights; a part of a large network has the prior of the whole."""
+    x, y = np.zeros((3, width), np.float32), np.zeros(3)
+    model = bl.Model(bl.networks.MLP([99]), bl.likelihoods.Gaussian(0.1), bayesian="layers.1.*")
+    target, params = model.bind((x, y), jax.random.key(0))
+    frozen, _ = model.freeze(target, params)
+    is_large = tree.size(params) > 10_000
+    assert is_large == (width == 100)
+    for bound in (target, frozen):
+        prec = bound.prior.prec["network"]["layers"][1].weight
+        np.testing.assert_allclose(prec, 99 / 9 if is_large else 1.0)
 
 
 def test_fan_in_keeps_the_variance_of_outputs_at_any_width(x64):
@@ -263,6 +283,7 @@ def test_prior_and_entropy_are_the_gradient_of_the_divergence(x64, covariance, p
 DENSE_BRANCHES = [
     ("vogn", {}),
     ("vadam", {}),
+    ("ivon", {}),
     ("bayes-by-backprop", {"kl": "closed-form"}),
     ("ngvi", {"gradient": "gauss-newton"}),
     ("ngvi", {"gradient": "gauss-newton", "covariance": "diagonal"}),
@@ -424,8 +445,8 @@ EVERY_KIND = {
 SAMPLERS = {n for n in NAMES if bl.ALGORITHMS[n].capabilities.is_sampler}
 REFUSES = {
     "full": {"mc-dropout"},
-    "mixture": {"vogn", "vadam", "von", "laplace", "mc-dropout", "conjugate"},
-    "laplace": {"vogn", "vadam", "von", "laplace", "mc-dropout", "conjugate"},
+    "mixture": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
+    "laplace": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
     "learned": {"map", "mc-dropout", "conjugate", *SAMPLERS},
 }
 

@@ -8,9 +8,11 @@ import pytest
 import bayeslearn as bl
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import Mixture
-from bayeslearn.tabular import candidates, selection
+from bayeslearn.tabular import candidates, selection, trials
 from bayeslearn.tabular.candidates import Candidate, Method, method_for
-from bayeslearn.tabular.selection import Selection, Trial
+from bayeslearn.tabular.selection import Selection
+from bayeslearn.tabular.temperature import best_temperature, log_prob_at
+from bayeslearn.tabular.trials import Problem, Trial
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +20,8 @@ def short():
     """Two members, chains of a hundredth of their length, one fold."""
     patch = pytest.MonkeyPatch()
     patch.setattr(selection, "method_for", lambda name, *_: Method(name, 2, 100))
-    patch.setattr(selection, "SHORT", Method("mile", 2, 100))
-    patch.setattr(selection, "_num_folds", lambda rows: 1)
+    patch.setattr(trials, "SHORT", Method("mile", 2, 100))
+    patch.setattr(trials, "_num_folds", lambda rows: 1)
     yield
     patch.undo()
 
@@ -74,7 +76,8 @@ def test_saved_and_loaded(fitted, table, tmp_path):
     assert len(loaded.candidates_) == len(regressor.candidates_)
 
 
-def test_classes_and_an_ensemble(short):
+def test_classes_and_an_ensemble(short, monkeypatch):
+    monkeypatch.setattr(selection, "SMALL_GAIN", -np.inf)  # a plain network has no temperature
     rng = np.random.default_rng(1)
     x = rng.normal(size=(80, 2))
     labels = np.where(x[:, 0] + 0.3 * rng.normal(size=80) > 0, "yes", "no")
@@ -82,6 +85,11 @@ def test_classes_and_an_ensemble(short):
     classifier.fit(x[:60], labels[:60])
     assert {row["noise"] for row in classifier.candidates_} == {None}
     assert classifier.score(x[60:], labels[60:]) > 0.7
+    temperature = classifier.chosen_["temperature"]
+    raw = classifier.posterior_.uncalibrated().predict(x[60:]).probs ** (1.0 / temperature)
+    np.testing.assert_allclose(
+        classifier.predict_proba(x[60:]), raw / raw.sum(axis=1, keepdims=True), rtol=1e-6
+    )
     ensemble = bl.BayesianNNClassifier(
         hidden=(4,), num_steps=200, method=bl.Ensemble(num_members=3), random_state=0
     ).fit(x[:60], labels[:60])
@@ -95,7 +103,7 @@ def trial(candidate=None, **log_probs):
     """Of a hundred rows."""
     values = {name: np.asarray(value, float) for name, value in log_probs.items()}
     ones = np.ones(100)
-    return Trial(candidate or Candidate((4,), 3.0), ones, ones, values, [], 1.0, 1.0)
+    return Trial(candidate or Candidate((4,), 3.0), ones, ones, values, [], 1.0, 1.0, {})
 
 
 def test_a_candidate_must_be_better_by_a_standard_error():
@@ -113,19 +121,35 @@ def test_a_candidate_must_be_better_by_a_standard_error():
 def test_the_plain_network_is_returned_where_nothing_is_better():
     rng = np.random.default_rng(3)
     noise = rng.normal(size=100)
-    problem = selection.Problem(
-        None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0
-    )
+    problem = Problem(None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0)
 
     def chosen(gain):
         values = {"map": np.zeros(100), "mile": gain + noise - noise.mean(), "ensemble": noise - 9}
         best = trial(**values)._replace(predictives=[({}, np.zeros(0))])
         return selection.choose(problem, best, [best], [], None, 1.0)
 
-    assert chosen(0.05).method.name == "map"
-    assert "it is returned" in chosen(0.05).note
+    assert chosen(0.01).method.name == "map"
+    assert "it is returned" in chosen(0.01).note
+    assert chosen(0.05).method.name == "mile"  # a standard error is 0.1, but so much is worth it
     assert chosen(0.5).method.name == "mile"
-    assert chosen(0.05).method.algorithm().num_members == 1
+    assert chosen(0.01).method.algorithm().num_members == 1
+
+
+def test_the_temperature_sharpens_what_is_too_cautious_and_not_more():
+    rng = np.random.default_rng(4)
+    truth = rng.dirichlet(np.ones(3) * 0.5, size=2000)
+    labels = np.array([rng.choice(3, p=row) for row in truth])
+    flat = truth**0.5 / np.sum(truth**0.5, axis=1, keepdims=True)
+    one = np.ones(2000)
+    assert best_temperature(flat, labels, one) == pytest.approx(0.5, abs=0.05)
+    assert best_temperature(truth, labels, one) == pytest.approx(1.0, abs=0.08)
+    np.testing.assert_allclose(
+        log_prob_at(0.5, flat, labels), np.log(truth[np.arange(2000), labels]), atol=1e-9
+    )
+    # Rows that are all predicted well, or of no weight, do not make it zero.
+    right = np.full((20, 2), [0.9, 0.1])
+    assert best_temperature(right, np.zeros(20, int), np.ones(20)) > 0.3
+    assert best_temperature(right, np.zeros(20, int), np.zeros(20)) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():

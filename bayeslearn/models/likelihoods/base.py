@@ -89,6 +89,10 @@ class Likelihood(eqx.Module):
         """Distribution function at y, by column (regression); see `has_cdf`."""
         raise NotImplementedError
 
+    def for_cdf(self, params: Params) -> Params:
+        """The parameters with what `cdf` computes from them alone; done once for many values."""
+        return params
+
     @property
     def has_cdf(self) -> bool:
         """Whether `cdf` is known; otherwise it is estimated from samples."""

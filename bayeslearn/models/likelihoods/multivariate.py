@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betainc, gammaln, multigammaln
+from jax.scipy.special import gammaln, multigammaln
 from jax.typing import ArrayLike
 
 from bayeslearn import tree
@@ -22,6 +22,7 @@ from bayeslearn.models.likelihoods.inverse_wishart import (
     inverse_wishart_kl,
     sample_inverse_wishart,
 )
+from bayeslearn.models.likelihoods.student_tails import interpolated_cdf, student_tails
 from bayeslearn.models.protocols import Reparametrised
 from bayeslearn.numerics import LOG_2PI, log_abs_det
 from bayeslearn.precision import double_precision
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from bayeslearn.models.target import Target
 
 REFRESH_CELLS = 2**16  # draws x rows that a refresh evaluates; at least 4 and at most 256 draws
-TAIL_STEP, TAIL_NODES = 0.01, 1220  # of the table of Student's t
 
 
 class MultivariateGaussian(ColumnLikelihood):
@@ -307,14 +307,7 @@ class _Noise(eqx.Module):
         if self.dof is None:
             return jax.scipy.stats.norm.cdf(z)
         assert self.tails is not None
-        at = jnp.minimum(jnp.arcsinh(jnp.abs(z)) / TAIL_STEP, len(self.tails) - 1.001)
-        index = jnp.floor(at).astype(jnp.int32)
-        s = at - index
-        (left, left_slope), (right, right_slope) = self.tails[index].T, self.tails[index + 1].T
-        curve = s**2 * (3.0 - 2.0 * s)  # cubic Hermite interpolation
-        tail = left + curve * (right - left)
-        tail = tail + s * (1.0 - s) * ((1.0 - s) * left_slope - s * right_slope)
-        return jnp.where(z < 0, tail, 1.0 - tail)
+        return interpolated_cdf(z, self.tails)
 
     def sample(self, key: Array) -> Array:
         """One residual."""
@@ -324,18 +317,3 @@ class _Noise(eqx.Module):
             return noise
         chi = jax.random.chisquare(key_chi, self.dof, dtype=self.root.dtype)
         return noise * jnp.sqrt(self.dof / chi)
-
-
-@jax.jit
-def student_tails(dof: Array) -> Array:
-    """Upper tail of Student's t at sinh(i TAIL_STEP), and its slope in i.
-
-    The incomplete beta function costs a hundred times a Gaussian's distribution function, and a
-    quantile needs sixty values for each draw. Interpolating this table is accurate to about 1e-10,
-    up to z = 1e5.
-    """
-    at = TAIL_STEP * jnp.arange(TAIL_NODES, dtype=jnp.result_type(float))
-    z = jnp.sinh(at)
-    tail = 0.5 * betainc(0.5 * dof, 0.5, dof / (dof + z**2))
-    density = jnp.exp(jax.scipy.stats.t.logpdf(z, dof))
-    return jnp.stack([tail, -density * jnp.cosh(at) * TAIL_STEP], axis=1)

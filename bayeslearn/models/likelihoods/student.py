@@ -9,6 +9,7 @@ from jax.scipy.special import betainc, gammaln
 
 from bayeslearn.models.likelihoods.base import Params
 from bayeslearn.models.likelihoods.gaussian import ScaledByInput
+from bayeslearn.models.likelihoods.student_tails import expanded_tails, interpolated_cdf
 from bayeslearn.numerics import LOG_2PI
 from bayeslearn.tree import Array
 
@@ -54,10 +55,16 @@ class StudentT(ScaledByInput):
 
     def cdf(self, outputs: Array, y: Array, params: Params) -> Array:
         """Distribution function at y, by column."""
-        df = self.df(params, outputs.dtype)
         z = (y - self.mean(outputs, params)) * jnp.exp(-self.log_std(outputs))
+        if "tails" in params:
+            return jax.vmap(interpolated_cdf)(z, params["tails"])
+        df = self.df(params, outputs.dtype)
         tail = 0.5 * betainc(0.5 * df, jnp.full_like(z, 0.5), df / (df + z**2))
         return jnp.where(z > 0, 1.0 - tail, tail)
+
+    def for_cdf(self, params: Params) -> Params:
+        """With the table of each column's tail."""
+        return params | {"tails": expanded_tails(self.df(params, jnp.result_type(float)))}
 
     def sample(self, key: Array, outputs: Array, params: Params) -> Array:
         """mean + scale t."""

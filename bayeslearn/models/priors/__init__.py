@@ -14,10 +14,11 @@ own parameters. The result covers all parameters of a model:
 from bayeslearn.models.priors.correlated import BlockPrior, CorrelatedPrior, LowRankPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.priors.nongaussian import LaplacePrior, ProductPrior, ScaleMixturePrior
-from bayeslearn.models.priors.specs import FanIn, Laplace, Normal, ScaleMixture
+from bayeslearn.models.priors.specs import BySize, FanIn, Laplace, Normal, ScaleMixture
 
 __all__ = [
     "BlockPrior",
+    "BySize",
     "CorrelatedPrior",
     "FanIn",
     "GaussianPrior",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Self
 
@@ -24,6 +25,16 @@ from bayeslearn.tree import PyTree
 LeafNumbers = PyTree  # a number, numbers by name pattern, or a pytree like the parameters
 
 
+def fan_in(name: str, shape: tuple[int, ...]) -> int:
+    """Inputs of each output of a weight: (out, in, ...), or a kernel (..., in, out)."""
+    parts = name.split(".")
+    if "kernel" not in parts:
+        return math.prod(shape[1:])
+    # Projections of Flax's attention have kernels (in, heads, size of a head).
+    is_projection = len(shape) == 3 and not {"query", "key", "value"}.isdisjoint(parts)
+    return shape[0] if is_projection else math.prod(shape[:-1])
+
+
 class FanIn(eqx.Module):
     """`gain` / sqrt(fan-in) for weight matrices, `gain` for the rest; see `Normal.fan_in`."""
 
@@ -34,10 +45,19 @@ class FanIn(eqx.Module):
         leaves, treedef = jax.tree.flatten(params)
         found = []
         for name, leaf in zip(tree.leaf_names(params), leaves, strict=True):
-            inputs = leaf.shape[:-1] if "kernel" in name.split(".") else leaf.shape[1:]
-            number = self.gain / math.sqrt(math.prod(inputs)) if leaf.ndim > 1 else self.gain
+            number = self.gain / math.sqrt(fan_in(name, leaf.shape)) if leaf.ndim > 1 else self.gain
             found.append(jnp.asarray(number, jnp.float64))
         return jax.tree.unflatten(treedef, found)
+
+
+class BySize(eqx.Module):
+    """The default scale: 1, and for a large network that of `Normal.fan_in(gain)`."""
+
+    gain: ArrayLike = 3.0
+
+    def scale(self, params: PyTree) -> FanIn | float:
+        """The scale for a network of this size."""
+        return FanIn(self.gain) if tree.size(params) > tree.LARGE_NETWORK else 1.0
 
 
 class Normal(Prior):
@@ -85,19 +105,30 @@ class Normal(Prior):
 
         A leaf with two or more dimensions is a weight, (out, in) or (out, in, height, width), and
         its fan-in is the product of all dimensions but the first; for one named `kernel`
-        (in, out), as in Flax and Keras, of all but the last. All other leaves (biases, scales)
-        have `gain` itself. For anything else use name patterns: `Normal(scale={...})`.
+        (in, out), as in Flax and Keras, of all but the last, and for the (in, heads, size) of
+        attention's query, key and value of the first. All other leaves (biases, scales) have
+        `gain` itself. For anything else use name patterns: `Normal(scale={...})`.
         """
         return cls(mean, FanIn(gain), learn=learn)
+
+    @classmethod
+    def by_size(cls) -> Normal:
+        """The prior of a model that is given none.
+
+        A standard deviation of 1 up to 10,000 weights, `Normal.fan_in(3.0)` above: a scale of 1
+        would make the outputs of wide layers hundreds.
+        """
+        return cls(scale=BySize())
 
     def bind(self, params: PyTree) -> GaussianPrior | BlockPrior:
         """The prior over a network's parameters."""
         if self.cov is not None or self.prec is not None:
             return self._bind_matrix(params)
-        if isinstance(self.scale, FanIn):
-            scale = self.scale.scales(params)
+        scale = self.scale.scale(params) if isinstance(self.scale, BySize) else self.scale
+        if isinstance(scale, FanIn):
+            scale = scale.scales(params)
         else:
-            scale = per_leaf(self.scale, params, "scale")
+            scale = per_leaf(scale, params, "scale")
         learned = (True,) * len(jax.tree.leaves(params)) if self.learn else ()
         prec = jax.tree.map(lambda s: 1.0 / s**2, scale)
         return GaussianPrior(per_leaf(self.mean, params, "mean"), prec, learned)
@@ -111,6 +142,8 @@ class Normal(Prior):
                 "be independent for each weight if `bayesian` selects some of them",
                 "Give `scale`.",
             )
+        if isinstance(self.scale, BySize):  # by the size of the whole network
+            return dataclasses.replace(self, scale=self.scale.scale(params))
         return super().restrict(params, chosen)
 
     def _bind_matrix(self, params: PyTree) -> BlockPrior:

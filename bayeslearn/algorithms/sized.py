@@ -1,0 +1,55 @@
+"""Methods whose step size and its decay have defaults by the size of the network.
+
+The table of all such defaults is in `docs/which_method.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import equinox as eqx
+
+from bayeslearn.algorithms.base import Algorithm, hyper
+from bayeslearn.algorithms.optimizers import Schedule, robbins_monro, warmup_cosine
+
+DECAYS = ("auto", "power", "cosine")
+DECAY_DOC = (
+    "the step size over the run: a power of the step's number, or a cosine to zero after a warm-up"
+    " in its first twentieth; auto: a power, and a cosine above 10,000 weights"
+)
+
+
+CLIP_DOC = "largest natural step of a weight, before the learning rate; None: no limit"
+
+
+class SizedStep(Algorithm):
+    """Base of the methods whose step size has defaults by the network's size (abstract)."""
+
+    learning_rate: float | None = hyper(None, "step size", above=0, optional=True, real=True)
+    decay: str = hyper("auto", DECAY_DOC, choices=DECAYS)
+    decay_steps: float = hyper(500.0, "steps after which a power starts to decay", above=0)
+    power: float = hyper(1.0, "of that decay: 1 / (1 + t / decay_steps)^power", least=0)
+    length: float = hyper(0.0, "steps of a cosine; 0: the number of steps of the run", least=0)
+
+    @property
+    def has_own_optimizer(self) -> bool:
+        """Whether the optimiser is an Optax object, which has its own step size."""
+        return False
+
+    @property
+    def has_decaying_rate(self) -> bool:
+        """Whether the step size decays to zero over the run."""
+        return self.setting("decay") == "cosine" and not self.has_own_optimizer
+
+    def with_run_length(self, num_steps: int) -> Self:
+        """This algorithm for a run of `num_steps` steps, unless its length is set."""
+        if self.length > 0 or not self.has_decaying_rate:
+            return self
+        return eqx.tree_at(lambda a: a.length, self, float(num_steps))
+
+    def schedule(self) -> Schedule:
+        """The step size at each count."""
+        rate = self.setting("learning_rate")
+        if self.setting("decay") == "cosine":
+            return warmup_cosine(rate, self.length)
+        return robbins_monro(rate, self.decay_steps, self.power)
