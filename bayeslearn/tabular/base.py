@@ -60,7 +60,7 @@ from bayeslearn.tabular.sklearn_parts import (
 # What `fit` leaves beside the posterior.
 LEARNED = (
     *("n_features_in_", "feature_names_in_", "classes_"),
-    *("chosen_", "candidates_", "baseline_"),
+    *("chosen_", "candidates_", "baseline_", "likelihood_"),
 )
 Callback = Callable[[FitEvent], object]
 
@@ -111,6 +111,7 @@ class BayesianNN(BaseEstimator):
     network: Network | None
     calibration: str | None
     calibration_fraction: float
+    _notes: tuple[str, ...] = ()  # about y
 
     # What differs
 
@@ -181,6 +182,7 @@ class BayesianNN(BaseEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
+            notes=(*posterior.notes, *self._notes),
             wall_time=posterior.wall_time + seconds,
         )
         if selection is not None:
@@ -257,9 +259,8 @@ class BayesianNN(BaseEstimator):
         return self._calibrated(aside)
 
     def _calibrated(self, aside: Rows | None) -> Self:
-        if aside is not None:
+        if aside is not None and self.calibration is not None:
             predictive = self._predictive(aside.x)
-            assert self.calibration is not None
             self.posterior_ = calibrated(self.posterior_, predictive, aside, self.calibration)
         return self
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Rows
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import Shown, check_positive, refuse
@@ -15,6 +16,7 @@ from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayeslearn.models.likelihoods.student import StudentT
+from bayeslearn.tabular import target_types
 from bayeslearn.tabular.base import (
     BayesianNN,
     Callback,
@@ -43,8 +45,12 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
             "heteroscedastic" (it depends on x), or "student-t" (it depends on x, with heavy tails).
             "auto": chosen with method="auto", "student-t" for MILE and ensembles, else "learned".
+        likelihood: "gaussian" (with the noise above), "log-normal", "gamma", "beta", "poisson",
+            "negative-binomial" or "zero-inflated-poisson". "auto": by what y holds, counts,
+            proportions, positive and skewed or real numbers; a note says which.
 {ATTRIBUTES}
         y_scaling_: mean and scale of the columns of y.
+        likelihood_: the name of the likelihood that was used.
     """
 
     task: ClassVar[str] = "regression"
@@ -68,6 +74,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         budget: float | str | None = None,
         calibration: str | None = None,
         calibration_fraction: float = 0.2,
+        likelihood: str = "gaussian",
     ):
         self.hidden = hidden
         self.activation = activation
@@ -85,6 +92,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         self.budget = budget
         self.calibration = calibration
         self.calibration_fraction = calibration_fraction
+        self.likelihood = likelihood
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -147,6 +155,11 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         assert scaling.y is not None
         return scaling.y
 
+    def check_parameters(self) -> Algorithm | None:
+        """Refuse settings that make no sense; the algorithm of `method`, None for "auto"."""
+        target_types.check_likelihood(self.likelihood, self.noise)
+        return super().check_parameters()
+
     def _read(
         self, X: Any, y: Any, classes: Any = None, first: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -159,15 +172,21 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         return X, y.astype(np.float64)
 
     def _scaling_of_y(self, rows: Rows) -> Scaling:
-        return Scaling.of(rows.y, rows.weight)
+        self.likelihood_, note = target_types.choose(self.likelihood, rows.y)
+        self._notes = (note,) if note else ()
+        return target_types.scaling_of(self.likelihood_, rows)
 
     def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
+        if self.likelihood_ != target_types.GAUSSIAN:
+            return (self.likelihood_,)
         if not is_auto(self.noise):
             return (self.noise,)
         return NOISES if is_chosen_from else ("learned",)
 
     def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         assert scaling is not None
+        if self.likelihood_ in target_types.LIKELIHOODS:
+            return target_types.LIKELIHOODS[self.likelihood_]
         if isinstance(noise, str) and noise in LIKELIHOODS:
             return LIKELIHOODS[noise]
         check_positive("noise", noise, alternatives=("auto", *LIKELIHOODS))

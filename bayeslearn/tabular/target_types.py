@@ -1,0 +1,84 @@
+"""Which numbers y holds, and the likelihood for them: counts, proportions, positive and skewed.
+
+Such a y is not shifted: its range has a meaning. Positive numbers are divided by their mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayeslearn.data.rows import Rows
+from bayeslearn.data.scaling import Scaling
+from bayeslearn.errors import refuse
+from bayeslearn.models.likelihoods.base import Likelihood
+from bayeslearn.models.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflatedPoisson
+from bayeslearn.models.likelihoods.gaussian import LogNormal
+from bayeslearn.models.likelihoods.shape import Beta, Gamma
+
+AUTO, GAUSSIAN = "auto", "gaussian"
+LIKELIHOODS: dict[str, Likelihood] = {
+    "log-normal": LogNormal(),
+    "gamma": Gamma(),
+    "beta": Beta(),
+    "poisson": Poisson(),
+    "negative-binomial": NegativeBinomial(),
+    "zero-inflated-poisson": ZeroInflatedPoisson(),
+}
+POSITIVE = ("log-normal", "gamma")
+MAX_LEAST = 5  # counts begin near zero; whole numbers far from it are as good as real ones
+MIN_ROWS = 20  # fewer do not show what they are
+SKEWED, SYMMETRIC = 1.0, 0.5  # skewness above, and below in absolute value
+
+
+def check_likelihood(name: str, noise: object) -> None:
+    """Refuse an unknown name, or a kind of noise that only Gaussian likelihoods have."""
+    if name not in (AUTO, GAUSSIAN, *LIKELIHOODS):
+        known = ", ".join(map(repr, (AUTO, GAUSSIAN, *LIKELIHOODS)))
+        refuse("likelihood", name, f"be one of {known}")
+    if name in LIKELIHOODS and noise != AUTO:
+        refuse("noise", noise, f'be "auto" with likelihood="{name}"')
+
+
+def recognize(y: np.ndarray) -> tuple[str, str]:
+    """The name of a likelihood for y, and what y holds, in words."""
+    if len(y) < MIN_ROWS:
+        return GAUSSIAN, "real numbers"
+    whole = np.all(y == np.floor(y))
+    if np.all(y >= 0) and whole and np.all(y.min(axis=0) <= MAX_LEAST):
+        if np.all(y.max(axis=0) > 2):
+            return "negative-binomial", "counts"
+        return GAUSSIAN, "real numbers"
+    if np.all((y > 0) & (y < 1)):
+        return "beta", "proportions"
+    if np.all(y > 0) and np.all(_skewness(y) > SKEWED):
+        is_log_normal = np.all(np.abs(_skewness(np.log(y))) < SYMMETRIC)
+        return "log-normal" if is_log_normal else "gamma", "positive, skewed numbers"
+    return GAUSSIAN, "real numbers"
+
+
+def _skewness(y: np.ndarray) -> np.ndarray:
+    centred = y - y.mean(axis=0)
+    std = np.maximum(centred.std(axis=0), 1e-300)
+    return np.mean((centred / std) ** 3, axis=0)
+
+
+def choose(name: str, y: np.ndarray) -> tuple[str, str]:
+    """The likelihood for y, and a note where y is not what a Gaussian is for."""
+    found, words = recognize(y)
+    if name == AUTO:
+        note = f'y holds {words}: likelihood="{found}".'
+        return found, "" if found == GAUSSIAN else note
+    if name == GAUSSIAN and found != GAUSSIAN:
+        note = f'y holds {words}, taken as real numbers: likelihood="{found}" is made for them.'
+        return name, note
+    return name, ""
+
+
+def scaling_of(name: str, rows: Rows) -> Scaling:
+    """How y is scaled for a likelihood."""
+    if name == GAUSSIAN:
+        return Scaling.of(rows.y, rows.weight)
+    zero, one = np.zeros(rows.y.shape[1:]), np.ones(rows.y.shape[1:])
+    if name in POSITIVE and np.all(rows.y > 0):
+        return Scaling(zero, np.average(rows.y, axis=0, weights=rows.weight) * one)
+    return Scaling(zero, one)

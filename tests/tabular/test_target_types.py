@@ -1,0 +1,95 @@
+"""What y holds is recognised, and gets a likelihood of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bayeslearn as bl
+from bayeslearn.errors import ArgumentError
+from bayeslearn.tabular import persistence
+from bayeslearn.tabular.target_types import recognize
+
+SMALL = {"hidden": (4,), "method": "map", "num_steps": 300, "random_state": 0, "num_samples": 8}
+
+
+def rows(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(200, 2))
+    return rng, x, x[:, 0]
+
+
+def targets():
+    rng, _, signal = rows()
+    return {
+        "negative-binomial": rng.poisson(np.exp(1.0 + 0.7 * signal)).astype(float),
+        "beta": rng.beta(5 / (1 + np.exp(-signal)), 5 / (1 + np.exp(signal))),
+        "log-normal": np.exp(signal + 0.5 * rng.normal(size=200)) * 1e4,
+        "gamma": 50 * rng.gamma(0.5, size=200) * np.exp(0.3 * signal),
+        "gaussian": signal + rng.normal(size=200),
+    }
+
+
+@pytest.mark.parametrize("name", targets())
+def test_numbers_are_recognised(name):
+    assert recognize(targets()[name])[0] == name
+
+
+def test_what_is_not_clear_is_gaussian():
+    rng = np.random.default_rng(0)
+    for y in (
+        rng.integers(0, 2, size=100).astype(float),  # labels
+        rng.integers(1000, 2000, size=100).astype(float),  # years
+        np.round(rng.normal(size=100)),  # either sign
+        np.arange(5.0),  # too few
+        20 + rng.normal(size=100),  # not skewed
+    ):
+        assert recognize(y)[0] == "gaussian"
+
+
+@pytest.mark.parametrize("name", [name for name in targets() if name != "gaussian"])
+def test_auto_predicts_better_than_a_gaussian_and_says_what_it_is(name, tmp_path):
+    _, x, _ = rows()
+    y = targets()[name]
+    fitted = {
+        likelihood: bl.BayesianNNRegressor(**SMALL, likelihood=likelihood).fit(x, y)
+        for likelihood in ("auto", "gaussian")
+    }
+    auto = fitted["auto"]
+    assert auto.likelihood_ == name
+    assert any(f'likelihood="{name}"' in note for note in auto.posterior_.notes)
+    assert any("taken as real numbers" in note for note in fitted["gaussian"].posterior_.notes)
+    if name != "negative-binomial":  # a probability is not a density
+        assert auto.log_likelihood(x, y) > fitted["gaussian"].log_likelihood(x, y)
+    lower, upper = auto.predict_interval(x, level=0.9)
+    assert np.all(lower >= 0)
+    assert 0.8 < np.mean((lower <= y) & (y <= upper)) <= 1.0
+    assert np.mean((auto.predict(x) - y) ** 2) < 1.05 * np.var(y)
+    auto.save(tmp_path / "run")
+    loaded = persistence.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.predict(x), auto.predict(x))
+    assert loaded.likelihood_ == name
+
+
+def test_real_numbers_are_as_before():
+    _, x, _ = rows()
+    y = targets()["gaussian"]
+    left, right = (
+        bl.BayesianNNRegressor(**SMALL, likelihood=name).fit(x, y) for name in ("auto", "gaussian")
+    )
+    np.testing.assert_array_equal(left.predict(x), right.predict(x))
+    assert left.posterior_.notes == right.posterior_.notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"likelihood": "weird"}, "`likelihood` must be one of 'auto', 'gaussian', 'log-normal'"),
+        ({"likelihood": "gamma", "noise": "learned"}, '`noise` must be "auto" with likelihood='),
+        ({"likelihood": "gamma"}, "`y` must hold only positive numbers"),
+    ],
+)
+def test_refusals(settings, message):
+    _, x, signal = rows()
+    with pytest.raises(ArgumentError, match=message):
+        bl.BayesianNNRegressor(**SMALL, **settings).fit(x, signal)
