@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Cell = dict[str, Any]
-# Score -> (heading, digits (negative: significant ones), 1 if more is better, -1 if less, 0 if neither).
+# Score -> (heading, digits (negative: significant ones), 1 if more is better, -1 if less, else 0).
 SCORES = {
     "regression": {
         "log_likelihood": ("Log-likelihood of the own density", 3, 1),
