@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Cell = dict[str, Any]
-# Score -> (heading, digits, 1 if more is better, -1 if less, 0 if neither).
+# Score -> (heading, digits (negative: significant ones), 1 if more is better, -1 if less, else 0).
 SCORES = {
     "regression": {
         "log_likelihood": ("Log-likelihood of the own density", 3, 1),
         "gaussian_log_likelihood": ("Log-likelihood of a Gaussian of the same mean and sd", 3, 1),
-        "crps": ("CRPS", 3, -1),
-        "rmse": ("RMSE", 3, -1),
+        "crps": ("CRPS", -3, -1),
+        "rmse": ("RMSE", -3, -1),
         "coverage90": ("Coverage of 90 % intervals", 2, 0),
-        "width90": ("Width of 90 % intervals", 3, 0),
+        "width90": ("Width of 90 % intervals", -3, 0),
         "core_seconds": ("Core-seconds", 0, 0),
         "seconds": ("Seconds", 0, 0),
     },
@@ -128,19 +128,35 @@ def ranks_of(values: Sequence[float]) -> list[float]:
     ]
 
 
-def entry(cells: dict[int, Cell] | None, score: str, digits: int) -> tuple[str, float | None]:
-    """Mean and standard error over splits as text, and the mean."""
+def number_text(value: float, digits: int) -> str:
+    """Fixed digits, or significant ones where digits is negative: units differ between tables."""
+    return f"{value:.{digits}f}" if digits >= 0 else f"{value:.{-digits}g}"
+
+
+def entry(cells: dict[int, Cell] | None, score: str, digits: int, most: int) -> str:
+    """Mean and standard error over splits; their number where others have more."""
     if not cells:
-        return "-", None
+        return "-"
     values = [value_of(cell, score) for cell in cells.values()]
     finite = [value for value in values if value is not None]
     if len(finite) < len(values):
-        return f"failed {len(values) - len(finite)} of {len(values)}", None
-    mean = float(np.mean(finite))
-    if len(finite) == 1:
-        return f"{mean:.{digits}f}", mean
-    error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite))
-    return f"{mean:.{digits}f} ± {error:.{max(digits - 1, 0)}f}", mean
+        return f"failed {len(values) - len(finite)} of {len(values)}"
+    text = number_text(float(np.mean(finite)), digits)
+    if len(finite) > 1:
+        error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite))
+        text += f" ± {number_text(error, digits if digits >= 0 else -1)}"
+    return text if len(finite) == most else f"{text} ({len(finite)})"
+
+
+def best_on_shared_splits(found: dict[str, dict[int, Cell]], score: str, sign: int) -> set[str]:
+    """The methods with the best mean on the splits that all methods of the table have."""
+    splits = set.intersection(*(set(one) for one in found.values()))
+    means = {}
+    for method, one in found.items():
+        values = [value_of(one[split], score) for split in sorted(splits)]
+        if values and all(value is not None for value in values):
+            means[method] = sign * float(np.mean(values))
+    return {method for method, mean in means.items() if mean == max(means.values())}
 
 
 def score_rows(
@@ -151,19 +167,15 @@ def score_rows(
     digits: int,
     sign: int,
 ) -> list[str]:
-    """A row for each table, the best in bold."""
+    """A row for each table; bold is the best on the splits that all have."""
     lines = []
     for table in tables:
-        found = {m: entry(places.get((table, m)), score, digits) for m in methods}
-        means = [mean for _, mean in found.values() if mean is not None]
-        best = max(means, key=lambda mean: sign * mean) if sign and means else None
-        texts = [
-            f"**{text}**" if best is not None and mean == best else text
-            for text, mean in found.values()
-        ]
-        splits = [len(places.get((table, m), {})) for m in methods if (table, m) in places]
-        number = str(min(splits)) if min(splits) == max(splits) else f"{min(splits)}-{max(splits)}"
-        lines.append(f"| {table} | {number} | " + " | ".join(texts) + " |")
+        found = {m: places[table, m] for m in methods if (table, m) in places}
+        most = max(len(one) for one in found.values())
+        best = best_on_shared_splits(found, score, sign) if sign else set()
+        texts = [entry(found.get(m), score, digits, most) for m in methods]
+        texts = [f"**{t}**" if m in best else t for m, t in zip(methods, texts, strict=True)]
+        lines.append(f"| {table} | {most} | " + " | ".join(texts) + " |")
     return lines
 
 
