@@ -57,7 +57,7 @@ def parse_settings(
     """Values of the method's fields."""
     if method == AUTO:
         names = ", ".join(given)
-        near = difflib.get_close_matches(next(iter(given)), known, 1)
+        near = difflib.get_close_matches(next(iter(given)), known, 1, cutoff=0.8)
         hint = f"Did you mean {near[0]}?" if near else "Choose a method with --method."
         raise click.UsageError(f"`{names}` is not an option of --method auto. {hint}", ctx)
     fields = bl.algorithms.hyper_parameters(algorithm_class(method))
