@@ -49,6 +49,7 @@ from bayeslearn.tabular.trials import Problem, Trial, run_trial
 FILE = "selection"
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
 SMALL_GAIN = 0.02  # nats a row; a larger one is taken even if few rows leave it uncertain
+SMALL_SHARE = 0.05  # the same as a fraction of the plain network's log loss
 SELECTION_SHARE = 0.4  # of a budget
 
 
@@ -189,7 +190,10 @@ def choose(
         f" {len(best.y)} out-of-fold rows, {best.mean(name):.3f}; a plain network has"
         f" {best.mean(PLAIN):.3f}."
     )
-    if gain <= error and gain < SMALL_GAIN:
+    small = SMALL_GAIN
+    if problem.is_classification:
+        small = min(small, SMALL_SHARE * -best.mean(PLAIN))
+    if gain <= error and gain < small:
         name = PLAIN
         note = (
             f"auto: with {_described(best.candidate)} no method predicts out-of-fold rows better"

@@ -124,7 +124,8 @@ def test_the_plain_network_is_returned_where_nothing_is_better():
     problem = Problem(None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0)
 
     def chosen(gain):
-        values = {"map": np.zeros(100), "mile": gain + noise - noise.mean(), "ensemble": noise - 9}
+        away = gain + noise - noise.mean()
+        values = {"map": np.zeros(100) - 1, "mile": away - 1, "ensemble": noise - 9}
         best = trial(**values)._replace(predictives=[({}, np.zeros(0))])
         return selection.choose(problem, best, [best], [], None, 1.0)
 
