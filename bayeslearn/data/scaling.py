@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bayeslearn.data.rows import Rows
+
 ROUNDING = 16 * np.finfo(np.float64).eps  # a column whose std is this fraction of its size is flat
 
 
@@ -44,3 +46,7 @@ class TableScaling(NamedTuple):
     def apply(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows in the units that the network takes."""
         return self.x.apply(x), y if self.y is None else self.y.apply(y)
+
+    def applied_to(self, rows: Rows) -> Rows:
+        """The same for rows with weights."""
+        return Rows(*self.apply(rows.x, rows.y), rows.weight)

@@ -111,7 +111,6 @@ class BayesianNN(BaseEstimator):
     network: Network | None
     calibration: str | None
     calibration_fraction: float
-    _notes: tuple[str, ...] = ()  # about y
 
     # What differs
 
@@ -128,6 +127,10 @@ class BayesianNN(BaseEstimator):
     def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
         """Kinds of noise to try; see `_sizes`."""
         return (None,)
+
+    def _notes(self, y: np.ndarray) -> tuple[str, ...]:
+        """Notes on y, for the posterior."""
+        return ()
 
     def _scaling_of_y(self, rows: Rows) -> Scaling | None:
         """How y is scaled; None: not at all."""
@@ -153,7 +156,7 @@ class BayesianNN(BaseEstimator):
         scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         selection: Selection | None = None
         began = time.perf_counter()
-        scaled = _scaled(rows, scaling)
+        scaled = scaling.applied_to(rows)
         if method is None:
             selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
@@ -172,7 +175,7 @@ class BayesianNN(BaseEstimator):
             method,
             tuple(scaled),
             seed=seed,
-            validation=None if held_out is None else tuple(_scaled(held_out, scaling)),
+            validation=None if held_out is None else tuple(scaling.applied_to(held_out)),
             starts=self.starts,
             callback=callback,
             checkpoint=checkpoint,
@@ -182,7 +185,7 @@ class BayesianNN(BaseEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
-            notes=(*posterior.notes, *self._notes),
+            notes=(*posterior.notes, *self._notes(rows.y)),
             wall_time=posterior.wall_time + seconds,
         )
         if selection is not None:
@@ -384,10 +387,6 @@ class BayesianNN(BaseEstimator):
         if "text/html" in bundle:
             bundle["text/html"] = self._repr_html_inner()
         return bundle
-
-
-def _scaled(rows: Rows, scaling: TableScaling) -> Rows:
-    return Rows(*scaling.apply(rows.x, rows.y), rows.weight)
 
 
 def _without_rows(posterior: Posterior) -> Posterior:

@@ -172,9 +172,12 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         return X, y.astype(np.float64)
 
     def _scaling_of_y(self, rows: Rows) -> Scaling:
-        self.likelihood_, note = target_types.choose(self.likelihood, rows.y)
-        self._notes = (note,) if note else ()
+        self.likelihood_, _ = target_types.choose(self.likelihood, rows.y)
         return target_types.scaling_of(self.likelihood_, rows)
+
+    def _notes(self, y: np.ndarray) -> tuple[str, ...]:
+        _, note = target_types.choose(self.likelihood, y)
+        return (note,) if note else ()
 
     def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
         if self.likelihood_ != target_types.GAUSSIAN:
