@@ -44,7 +44,7 @@ def alone() -> bl.Posterior:
 
 @pytest.mark.parametrize(
     ("what", "number"),
-    [("few_devices", 4), pytest.param("more_devices", 42, marks=MANY)],
+    [("few_devices", 4), pytest.param("more_devices", 52, marks=MANY)],
 )
 def test_results_do_not_depend_on_the_number_of_devices(what, number, tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
