@@ -188,11 +188,6 @@ class BayesByBackprop(DecayingStep):
             refuse("kl", self.kl, f'be "closed-form" with perturb="{self.perturb}"')
 
     @property
-    def has_own_optimizer(self) -> bool:
-        """Whether the optimiser is an Optax object."""
-        return isinstance(self.optimizer, optax.GradientTransformation)
-
-    @property
     def has_decaying_rate(self) -> bool:
         """Whether the step size decays to zero over the run."""
         if self.setting("decay") == "cosine":

@@ -193,11 +193,6 @@ class BBVI(BlackBoxVI):
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
 
-    @property
-    def has_own_optimizer(self) -> bool:
-        """Whether the optimiser is an Optax object."""
-        return isinstance(self.optimizer, optax.GradientTransformation)
-
     def _optimizer(self, zeta: PyTree) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.rate(zeta))
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-import equinox as eqx
-
 from bayeslearn.algorithms.base import hyper
 from bayeslearn.algorithms.optimizers import Schedule, polynomial_decay, robbins_monro
+from bayeslearn.algorithms.sized import RunLengthStep
 from bayeslearn.algorithms.starting import ModeStart
 
 
-class DecayingStep(ModeStart):
+class DecayingStep(RunLengthStep, ModeStart):
     """Base of the methods whose step size decays to zero over the run (abstract)."""
 
     learning_rate: float = hyper(0.1, "step size at the beginning", above=0)
@@ -27,20 +24,9 @@ class DecayingStep(ModeStart):
     length: float = hyper(0.0, "T; 0: the number of steps of the run", least=0)
 
     @property
-    def has_own_optimizer(self) -> bool:
-        """Whether the optimiser is an Optax object, which has its own step size."""
-        return False
-
-    @property
     def has_decaying_rate(self) -> bool:
         """Whether the step size decays to zero over the run."""
         return self.decay_steps is None and self.power != 0 and not self.has_own_optimizer
-
-    def with_run_length(self, num_steps: int) -> Self:
-        """This algorithm with T = `num_steps`, unless T is set."""
-        if self.length > 0 or not self.has_decaying_rate:
-            return self
-        return eqx.tree_at(lambda a: a.length, self, float(num_steps))
 
     def schedule(self, shrinkage: float = 1.0) -> Schedule:
         """The step size at each count, times `shrinkage`; a fixed decay is slower by as much."""

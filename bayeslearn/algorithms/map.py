@@ -75,11 +75,6 @@ class MAP(SizedStep):
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
 
-    @property
-    def has_own_optimizer(self) -> bool:
-        """Whether the optimiser is an Optax object."""
-        return isinstance(self.optimizer, optax.GradientTransformation)
-
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 

@@ -1,4 +1,4 @@
-"""Methods whose step size and its decay have defaults by the size of the network.
+"""Methods whose step size depends on the run's length, or has defaults by the size of the network.
 
 The table of all such defaults is in `docs/which_method.md`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Self
 
 import equinox as eqx
+import optax
 
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.algorithms.optimizers import Schedule, robbins_monro, warmup_cosine
@@ -18,11 +19,27 @@ DECAY_DOC = (
     " in its first twentieth; auto: a power, and a cosine above 10,000 weights"
 )
 
-
 CLIP_DOC = "largest natural step of a weight, before the learning rate; None: no limit"
 
 
-class SizedStep(Algorithm):
+class RunLengthStep(Algorithm):
+    """Base of the methods whose step size can decay over a run of known `length` (abstract)."""
+
+    length: eqx.AbstractVar[float]
+
+    @property
+    def has_own_optimizer(self) -> bool:
+        """Whether the optimiser is an Optax object, which has its own step size."""
+        return isinstance(getattr(self, "optimizer", None), optax.GradientTransformation)
+
+    def with_run_length(self, num_steps: int) -> Self:
+        """This algorithm for a run of `num_steps` steps, unless its length is set."""
+        if self.length > 0 or not self.has_decaying_rate:
+            return self
+        return eqx.tree_at(lambda a: a.length, self, float(num_steps))
+
+
+class SizedStep(RunLengthStep):
     """Base of the methods whose step size has defaults by the network's size (abstract)."""
 
     learning_rate: float | None = hyper(None, "step size", above=0, optional=True, real=True)
@@ -32,20 +49,9 @@ class SizedStep(Algorithm):
     length: float = hyper(0.0, "steps of a cosine; 0: the number of steps of the run", least=0)
 
     @property
-    def has_own_optimizer(self) -> bool:
-        """Whether the optimiser is an Optax object, which has its own step size."""
-        return False
-
-    @property
     def has_decaying_rate(self) -> bool:
         """Whether the step size decays to zero over the run."""
         return self.setting("decay") == "cosine" and not self.has_own_optimizer
-
-    def with_run_length(self, num_steps: int) -> Self:
-        """This algorithm for a run of `num_steps` steps, unless its length is set."""
-        if self.length > 0 or not self.has_decaying_rate:
-            return self
-        return eqx.tree_at(lambda a: a.length, self, float(num_steps))
 
     def schedule(self) -> Schedule:
         """The step size at each count."""

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import precision, tree
-from bayeslearn.data.rows import Batch
+from bayeslearn.data.rows import Batch, weights_of
 from bayeslearn.gradients import per_example
 from bayeslearn.models.target import Target
 from bayeslearn.numerics import make_positive, make_positive_definite
@@ -166,11 +166,10 @@ def gauss_newton_diagonal(target: Target, params: PyTree, batch: Batch) -> PyTre
         return jax.tree.map(jnp.add, sums, pull(column, batch.weight)[1]), None
 
     network, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params["network"]), columns)
-    weight = jnp.ones(len(batch.y)) if batch.weight is None else batch.weight
     information = jax.vmap(target.likelihood.own_information, (0, None))(
         outputs, params["likelihood"]
     )
-    own = jax.tree.map(lambda part: jnp.tensordot(weight, part, 1), information)
+    own = jax.tree.map(lambda part: jnp.tensordot(weights_of(batch), part, 1), information)
     return _scaled(target, batch, tree.cast_like({"network": network, "likelihood": own}, params))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.batches import sample_rows
-from bayeslearn.data.rows import Batch
+from bayeslearn.data.rows import Batch, weights_of
 from bayeslearn.models.target import Target
 from bayeslearn.tree import LARGE_NETWORK, PyTree
 
@@ -92,7 +92,7 @@ def pad_to(rows: Batch, multiple: int) -> Batch:
     missing = -number % multiple
     if missing == 0:
         return rows
-    weight = jnp.ones(number, jnp.float64) if rows.weight is None else rows.weight
+    weight = weights_of(rows)
     x, y = jax.tree.map(
         lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)]),
         (rows.x, rows.y),
