@@ -62,10 +62,8 @@ def _run_members(
     context: RunContext, member: Algorithm, starts: list[PyTree], settings: MemberSettings
 ) -> Members:
     plan = settings.plan
-    likelihood = context.target.likelihood
-    if isinstance(member, MAP) and likelihood is not None:
-        target = dataclasses.replace(context.target, likelihood=likelihood.to_train())
-        context = dataclasses.replace(context, target=target)
+    if isinstance(member, MAP):
+        context = dataclasses.replace(context, target=context.target.to_train())
 
     def run(here: RunContext, params: PyTree) -> tuple[RunOutcome, Family]:
         begin = WarmStart().run(here, member, [params], plan)

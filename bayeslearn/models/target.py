@@ -123,6 +123,13 @@ class Target(eqx.Module):
             return self
         return dataclasses.replace(self, likelihood=self.likelihood.marginal())
 
+    def to_train(self) -> Target:
+        """The target whose mode is a good network, for members of an ensemble."""
+        if self.is_density or self.prior is None:
+            return self
+        likelihood, prior = self.likelihood.to_train(), self.prior.to_train()
+        return dataclasses.replace(self, likelihood=likelihood, prior=prior)
+
     def to_predict(self) -> Target:
         """The target with the likelihood of new observations."""
         return dataclasses.replace(self, likelihood=self.likelihood.to_predict())

@@ -207,6 +207,7 @@ PRIORS = {
     "learned": lambda: bl.priors.Normal(learn=True),
     "full": lambda: bl.priors.Normal(cov=0.5 * np.eye(10)),
     "mixture": lambda: bl.priors.ScaleMixture(),
+    "hierarchical": lambda: bl.priors.Hierarchical(by_input="layers.0.*"),
     "laplace": lambda: bl.priors.Laplace(scale=0.5),
 }
 

@@ -13,6 +13,7 @@ own parameters. The result covers all parameters of a model:
 
 from bayeslearn.models.priors.correlated import BlockPrior, CorrelatedPrior, LowRankPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
+from bayeslearn.models.priors.hierarchical import Hierarchical, HierarchicalPrior
 from bayeslearn.models.priors.nongaussian import LaplacePrior, ProductPrior, ScaleMixturePrior
 from bayeslearn.models.priors.specs import BySize, FanIn, Laplace, Normal, ScaleMixture
 
@@ -22,6 +23,8 @@ __all__ = [
     "CorrelatedPrior",
     "FanIn",
     "GaussianPrior",
+    "Hierarchical",
+    "HierarchicalPrior",
     "Laplace",
     "LaplacePrior",
     "LowRankPrior",

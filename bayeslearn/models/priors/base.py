@@ -59,6 +59,10 @@ class BoundPrior(eqx.Module):
         """One draw, with the shapes of `params`."""
         raise NotImplementedError
 
+    def to_train(self) -> BoundPrior:
+        """The prior whose mode is a good network, for members of an ensemble; default: itself."""
+        return self
+
     @property
     def refreshes(self) -> bool:
         """Whether it has learned scales, which `refresh` updates."""

@@ -19,10 +19,18 @@ class ProductPrior(BoundPrior):
     """A non-Gaussian prior of the network times the Gaussian prior of the likelihood."""
 
     is_gaussian: ClassVar[bool] = False
-    is_independent: ClassVar[bool] = True
 
     network: BoundPrior
     likelihood: GaussianPrior
+
+    @property
+    def is_independent(self) -> bool:  # type: ignore[override]
+        """That of the network's prior."""
+        return self.network.is_independent
+
+    def to_train(self) -> BoundPrior:
+        """The prior for members of an ensemble."""
+        return self.network.to_train().join(self.likelihood)
 
     @property
     def title(self) -> str:

@@ -25,11 +25,16 @@ from bayeslearn.tree import PyTree
 LeafNumbers = PyTree  # a number, numbers by name pattern, or a pytree like the parameters
 
 
+def is_kernel(name: str) -> bool:
+    """Whether the weight is (..., in, out), as in Flax and Keras, and not (out, in, ...)."""
+    return "kernel" in name.split(".")
+
+
 def fan_in(name: str, shape: tuple[int, ...]) -> int:
     """Inputs of each output of a weight: (out, in, ...), or a kernel (..., in, out)."""
-    parts = name.split(".")
-    if "kernel" not in parts:
+    if not is_kernel(name):
         return math.prod(shape[1:])
+    parts = name.split(".")
     # Projections of Flax's attention have kernels (in, heads, size of a head).
     is_projection = len(shape) == 3 and not {"query", "key", "value"}.isdisjoint(parts)
     return shape[0] if is_projection else math.prod(shape[:-1])
