@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data, check_data, check_inputs
-from bayeslearn.data.scaling import Scaling, TableScaling
+from bayeslearn.data.scaling import TableScaling
 from bayeslearn.distributed.mesh import Layout
 from bayeslearn.errors import (
     ArgumentError,
@@ -323,11 +323,7 @@ class Posterior:
         if outputs is None and has_chains and not self.target.is_density:
             outputs = outputs_at_rows(self.target, self.draws)
         phases = [phase._asdict() for phase in self.phases]
-        scaling = (
-            None
-            if self.scaling is None
-            else [None if part is None else part._asdict() for part in self.scaling]
-        )
+        scaling = None if self.scaling is None else self.scaling.to_list()
         calibrator = None if self.calibrator is None else self.calibrator.to_dict()
         stored = {"phases": phases, "scaling": scaling, "calibrator": calibrator}
         return fields | stored | {"row_outputs": outputs}
@@ -345,11 +341,9 @@ class Posterior:
     @classmethod
     def _from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
         phases = tuple(Phase(**phase) for phase in fields["phases"])
-        stored = fields["scaling"]
-        scaling = None
-        if stored is not None:
-            x, y = stored
-            scaling = TableScaling(Scaling(**x), None if y is None else Scaling(**y))
+        scaling = fields["scaling"]
+        if scaling is not None:
+            scaling = TableScaling.from_list(scaling)
         calibrator = fields["calibrator"]
         if calibrator is not None:
             calibrator = Calibrator.from_dict(calibrator)

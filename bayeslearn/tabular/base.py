@@ -21,8 +21,9 @@ import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.mile import MILE
 from bayeslearn.data.rows import Rows, merge_rows
-from bayeslearn.data.scaling import Scaling, TableScaling
+from bayeslearn.data.scaling import RankScaling, Scaling, TableScaling
 from bayeslearn.duration import seconds_of
 from bayeslearn.errors import ArgumentError, Shown, check_positive, check_whole, refuse
 from bayeslearn.families.base import ClosedForm
@@ -32,7 +33,6 @@ from bayeslearn.inference.options import Checkpoint, Devices, FitEvent, FitOptio
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.model import Model
 from bayeslearn.models.networks import MLP
-from bayeslearn.models.priors.specs import Normal
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
@@ -40,11 +40,15 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
 from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
 from bayeslearn.tabular.candidates import (
+    HIERARCHICAL,
     PRIOR_SCALES,
     Candidate,
     Noise,
+    PriorScale,
+    allows_chains,
     network_sizes,
     num_weights,
+    prior_of,
 )
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.notebook import summary_html
@@ -153,7 +157,7 @@ class BayesianNN(BaseEstimator):
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
-        scaling = TableScaling(Scaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
+        scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         selection: Selection | None = None
         began = time.perf_counter()
         scaled = scaling.applied_to(rows)
@@ -165,7 +169,7 @@ class BayesianNN(BaseEstimator):
             is_chosen_from = method.capabilities.is_composite
             candidate = Candidate(
                 self._sizes(len(rows.y), is_chosen_from)[0],
-                self._scales(is_chosen_from)[0],
+                self._scales(is_chosen_from, isinstance(method, MILE))[0],
                 self._noises(is_chosen_from)[0],
             )
         self.chosen_ = candidate._asdict() | {"method": method.name}
@@ -195,11 +199,10 @@ class BayesianNN(BaseEstimator):
         return self._calibrated(aside)
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
-        network = self.network
-        if network is None:
-            network = MLP(candidate.hidden, self.activation)
-        likelihood = self._likelihood(candidate.noise, scaling)
-        return Model(network, likelihood, Normal.fan_in(candidate.prior_scale))
+        is_mlp = self.network is None
+        network = MLP(candidate.hidden, self.activation) if is_mlp else self.network
+        prior = prior_of(candidate.prior_scale, is_mlp)
+        return Model(network, self._likelihood(candidate.noise, scaling), prior)
 
     # Values to try with method="auto"; the first is the default of the methods it chooses from.
 
@@ -207,13 +210,16 @@ class BayesianNN(BaseEstimator):
         """Hidden layers."""
         if not is_auto(self.hidden):
             return (self.hidden,)
-        return network_sizes(num_rows) if is_chosen_from else ((50,),)
+        has_classes = self.task == "classification"
+        return network_sizes(num_rows, has_classes) if is_chosen_from else ((50,),)
 
-    def _scales(self, is_chosen_from: bool) -> tuple[float, ...]:
-        """Prior scales."""
+    def _scales(self, is_chosen_from: bool, has_chains: bool) -> tuple[PriorScale, ...]:
+        """Prior scales; chains infer them."""
         if not is_auto(self.prior_scale):
-            return (float(self.prior_scale),)
-        return self.prior_scales if is_chosen_from else (self.default_prior_scale,)
+            return (self.prior_scale,)
+        if not is_chosen_from:
+            return (self.default_prior_scale,)
+        return (HIERARCHICAL,) if has_chains else self.prior_scales
 
     def _select(
         self,
@@ -232,12 +238,15 @@ class BayesianNN(BaseEstimator):
             outputs = likelihood.num_outputs
             return float(number) * num_weights(candidate.hidden, columns, outputs)
 
+        sizes = ((),) if self.network is not None else self._sizes(number, is_chosen_from=True)
+        noises = self._noises(is_chosen_from=True)
+        has_chains = allows_chains(work(Candidate(sizes[0], HIERARCHICAL, noises[0])))
         problem = Problem(
             rows,
             scaling is None,
-            ((),) if self.network is not None else self._sizes(number, is_chosen_from=True),
-            self._scales(is_chosen_from=True),
-            self._noises(is_chosen_from=True),
+            sizes,
+            self._scales(True, has_chains),
+            noises,
             lambda candidate: self._model(candidate, scaling),
             work,
             None if scaling is None else np.asarray(scaling.scale),
@@ -270,8 +279,8 @@ class BayesianNN(BaseEstimator):
     def check_parameters(self) -> Algorithm | None:
         """Refuse settings that make no sense; the algorithm of `method`, None for "auto"."""
         method = None if is_auto(self.method) else check_algorithm(self.method, "method")
-        if not is_auto(self.prior_scale):
-            check_positive("prior_scale", self.prior_scale, alternatives=("auto",))
+        if not is_auto(self.prior_scale) and self.prior_scale != HIERARCHICAL:
+            check_positive("prior_scale", self.prior_scale, alternatives=("auto", HIERARCHICAL))
         if self.budget is not None:
             if method is not None:
                 refuse("budget", self.budget, 'be None with a method other than "auto"')
@@ -340,7 +349,7 @@ class BayesianNN(BaseEstimator):
         return self.posterior_.trace
 
     @property
-    def scaling_(self) -> Scaling:
+    def scaling_(self) -> Scaling | RankScaling:
         """Mean and scale of the columns of x."""
         scaling = self.posterior_.scaling
         assert scaling is not None

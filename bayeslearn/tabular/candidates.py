@@ -18,27 +18,31 @@ from bayeslearn.algorithms.ensemble import Ensemble
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mclmc import MCLMC
 from bayeslearn.algorithms.mile import MILE
+from bayeslearn.models.priors import Hierarchical, Normal
+from bayeslearn.models.priors.base import Prior
 
 PLAIN, ENSEMBLE, MILE_NAME = MAP.name, Ensemble.name, MILE.name
 MAX_WORK = 5e7  # rows times weights, of one gradient
 TOTAL_WORK = 4e11  # of all chains together
 KEPT_DRAWS = 800  # in all
-MIN_STEPS, MAX_STEPS = 2500, 8000  # of a chain
+MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 SMALL_TABLE = 400  # rows; a smaller network is enough below
 LARGE_TABLE = 2000  # rows; a linear model is not tried from here on
 LINEAR: tuple[int, ...] = ()
-PRIOR_SCALES = (3.0, 1.0, 10.0)  # the first is tried with everything else
+HIERARCHICAL = "hierarchical"  # prior scales that chains infer; see `bl.priors.Hierarchical`
+PRIOR_SCALES = (3.0, 1.0, 10.0)  # of ensembles, which need one; the first with everything else
 CLASS_PRIOR_SCALES = (3.0, 10.0)
 NOISES = ("student-t", "learned")
 Noise = str | float | None
+PriorScale = str | float
 
 
 class Candidate(NamedTuple):
     """Settings of a network and its likelihood; `noise` is None for classes."""
 
     hidden: tuple[int, ...]
-    prior_scale: float
+    prior_scale: PriorScale
     noise: Noise = None
 
 
@@ -61,12 +65,20 @@ class Method(NamedTuple):
         return MILE(num_members=self.num_members, sampler=sampler, validation_fraction=HELD_OUT)
 
 
-def network_sizes(num_rows: int) -> tuple[tuple[int, ...], ...]:
+def network_sizes(num_rows: int, has_classes: bool) -> tuple[tuple[int, ...], ...]:
     """Hidden layers that are tried; the first with everything else, () is the linear model."""
+    shallow, deep = (16, 16), (16, 16, 16, 16)
     if num_rows < SMALL_TABLE:
-        return ((16, 16), (50,), LINEAR)
-    deep = ((16, 16, 16, 16), (50, 50))
-    return (*deep, LINEAR) if num_rows < LARGE_TABLE else deep
+        return (shallow, LINEAR)
+    sizes = (shallow, deep) if has_classes else (deep, shallow)
+    return (*sizes, LINEAR) if num_rows < LARGE_TABLE else sizes
+
+
+def prior_of(scale: PriorScale, is_mlp: bool) -> Prior:
+    """The prior of a network; inputs of an MLP have a scale each."""
+    if isinstance(scale, str):
+        return Hierarchical(by_input=("layers.0.weight",) if is_mlp else ())
+    return Normal.fan_in(scale)
 
 
 def num_weights(hidden: tuple[int, ...], num_inputs: int, num_outputs: int) -> int:

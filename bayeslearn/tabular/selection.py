@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,6 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
-    LINEAR,
     PLAIN,
     TOTAL_WORK,
     Candidate,
@@ -44,7 +44,7 @@ from bayeslearn.tabular.candidates import (
 )
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.scores import score
-from bayeslearn.tabular.trials import Problem, Trial, run_trial
+from bayeslearn.tabular.trials import FOLDS, Problem, Trial, num_folds, run_trial
 
 FILE = "selection"
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
@@ -97,10 +97,9 @@ def select(
     began = time.perf_counter()
     first = Candidate(problem.hidden[0], problem.prior_scales[0], problem.noises[0])
     shapes = [
-        *_linear(problem, first),
         first,
         *(first._replace(noise=noise) for noise in problem.noises[1:]),
-        *(first._replace(hidden=hidden) for hidden in problem.hidden[1:] if hidden != LINEAR),
+        *(first._replace(hidden=hidden) for hidden in problem.hidden[1:]),
     ]
     crew = _Crew(problem, callback, len(shapes) + len(problem.prior_scales) - 1)
     trials = crew.run(shapes)
@@ -114,14 +113,9 @@ def select(
     if best is None:
         raise DivergenceError(f"No candidate could be fitted. {crew.failures[0]}")
     found = [trial for trial in trials if trial is not None]
+    if problem.is_classification:
+        best = crew.completed(best)
     return choose(problem, best, found, crew.failures, budget, time.perf_counter() - began)
-
-
-def _linear(problem: Problem, first: Candidate) -> list[Candidate]:
-    """The linear model, with a wide prior: its few weights need none that regularises."""
-    if len(problem.hidden) == 1 or LINEAR not in problem.hidden:
-        return []
-    return [first._replace(hidden=LINEAR, prior_scale=max(problem.prior_scales))]
 
 
 def best_of(trials: list[Trial | None]) -> Trial | None:
@@ -160,11 +154,23 @@ class _Crew:
         with self._lock:
             self._count += 1
             name = f"candidate {self._count} of {self._number}"
+        folds = range(num_folds(len(self._problem.rows.y)))
         try:
-            return run_trial(self._problem, candidate, lambda event: self._hear(event, name))
+            return run_trial(self._problem, candidate, folds, partial(self._hear, name=name))
         except DivergenceError as error:
             self.failures.append(f"{_described(candidate)} failed: {error}")
             return None
+
+    def completed(self, trial: Trial) -> Trial:
+        """The trial with all folds: a temperature needs many rows."""
+        folds = range(len(trial.folds), FOLDS)
+        if not folds:
+            return trial
+        hear = partial(self._hear, name="temperature")
+        try:
+            return trial.joined(run_trial(self._problem, trial.candidate, folds, hear))
+        except DivergenceError:
+            return trial
 
     def _hear(self, event: FitEvent, name: str) -> bool:
         with self._lock:
@@ -229,8 +235,8 @@ def choose(
 def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str, float]]:
     """Scores of every method with the chosen settings in units of y, averaged over folds."""
     found: dict[str, dict[str, float]] = {}
-    for name in trial.predictives[0][0]:
-        pairs = [(predictives[name], y) for predictives, y in trial.predictives]
+    for name in trial.folds[0].predictives:
+        pairs = [(trial.predictive(fold, name), fold.rows.y) for fold in trial.folds]
         if y_scale is not None:
             unit = Scaling(np.zeros_like(y_scale), y_scale)
             pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
@@ -242,7 +248,7 @@ def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str,
 def _described(candidate: Candidate) -> str:
     hidden = "-".join(map(str, candidate.hidden)) or "no hidden layer"
     noise = "" if candidate.noise is None else f", {candidate.noise} noise"
-    return f"{hidden}, prior scale {candidate.prior_scale:g}{noise}"
+    return f"{hidden}, prior scale {candidate.prior_scale}{noise}"
 
 
 def stored_or(

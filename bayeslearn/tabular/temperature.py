@@ -14,7 +14,7 @@ import numpy as np
 
 from bayeslearn.results.calibration_maps import best_factor, tempered
 
-PRIOR_SD = 0.3  # of log t
+PRIOR_SD = 0.2  # of log t
 
 
 def best_temperature(probs: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from bayeslearn.tabular.candidates import (
     Candidate,
     Method,
     Noise,
+    PriorScale,
     allows_chains,
 )
 from bayeslearn.tabular.temperature import best_temperature, log_prob_at
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
     rows: Rows
     is_classification: bool
     hidden: tuple[tuple[int, ...], ...]
-    prior_scales: tuple[float, ...]
+    prior_scales: tuple[PriorScale, ...]
     noises: tuple[Noise, ...]
     make_model: Callable[[Candidate], Model]
     work: Callable[[Candidate], float]  # rows times weights, of all rows
@@ -54,17 +55,49 @@ class Problem(NamedTuple):
     seed: int
 
 
-class Trial(NamedTuple):
-    """A candidate's predictions of out-of-fold rows."""
+class FoldResult(NamedTuple):
+    """Predictions of one fold, by the method that makes them, from a fit without it."""
 
-    candidate: Candidate
-    y: np.ndarray
-    weight: np.ndarray
-    log_probs: dict[str, np.ndarray]  # by method, of each row
-    predictives: list[tuple[dict[str, PredictiveBase], np.ndarray]]  # of each fold, and its y
-    seconds: float
+    rows: Rows
+    predictives: dict[str, PredictiveBase]
+    log_probs: dict[str, np.ndarray]  # of each row
     rate: float  # rows times weights, a second
-    temperatures: dict[str, float]  # by method, of classes
+
+
+class Trial:
+    """A candidate's predictions of out-of-fold rows.
+
+    Class probabilities of ensemble and chains have the temperature that suits these rows.
+    """
+
+    def __init__(
+        self, candidate: Candidate, folds: list[FoldResult], seconds: float, has_classes: bool
+    ):
+        self.candidate, self.folds, self.seconds = candidate, folds, seconds
+        self.y = np.concatenate([fold.rows.y for fold in folds])
+        self.weight = np.concatenate([fold.rows.weight for fold in folds])
+        names = folds[0].log_probs
+        self.log_probs = {
+            name: np.concatenate([fold.log_probs[name] for fold in folds]) for name in names
+        }
+        self.temperatures: dict[str, float] = {}
+        if has_classes:
+            for name in names.keys() - {PLAIN}:
+                probs = np.concatenate([fold.predictives[name].probs for fold in folds])
+                found = best_temperature(probs, self.y, self.weight)
+                self.temperatures[name] = found
+                self.log_probs[name] = log_prob_at(found, probs, self.y)
+
+    def joined(self, other: Trial) -> Trial:
+        """With the folds of another trial of the same candidate."""
+        seconds = self.seconds + other.seconds
+        has_classes = bool(self.temperatures)
+        return Trial(self.candidate, [*self.folds, *other.folds], seconds, has_classes)
+
+    @property
+    def rate(self) -> float:
+        """Rows times weights that chains get through in a second."""
+        return max(fold.rate for fold in self.folds)
 
     def mean(self, name: str) -> float:
         """Log-likelihood of a row."""
@@ -80,25 +113,35 @@ class Trial(NamedTuple):
         """By how much it predicts better, and the standard error of that."""
         return mean_and_error(self.log_probs[name] - other.log_probs[other_name], self.weight)
 
+    def predictive(self, fold: FoldResult, name: str) -> PredictiveBase:
+        """The predictive distribution of a fold, with the temperature."""
+        found = fold.predictives[name]
+        if name not in self.temperatures:
+            return found
+        return TemperedPredictive(found, (FactorMap(self.temperatures[name]),))
+
 
 def run_trial(
-    problem: Problem, candidate: Candidate, callback: Callable[[FitEvent], object] | None
+    problem: Problem,
+    candidate: Candidate,
+    folds: Iterable[int],
+    callback: Callable[[FitEvent], object] | None,
 ) -> Trial:
-    """Fit a candidate without each fold in turn, and predict the fold."""
+    """Fit a candidate without each of some folds in turn, and predict the fold."""
     began = time.perf_counter()
     real = problem.rows.take(slice(SELECTION_ROWS))
-    rows = pad_rows(real)
+    padded = pad_rows(real)
     fold = _folds(problem, len(real.y))
     work = problem.work(candidate)
     method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
-    predictives, log_probs, held_out, rate = [], [], [], 0.0
-    for k in range(_num_folds(len(real.y))):
-        weight = rows.weight.copy()
+    results = []
+    for k in folds:
+        weight = padded.weight.copy()
         weight[: len(fold)][fold == k] = 0.0  # as many rows for every fold: compiled once
         posterior = fit(
             problem.make_model(candidate),
             method.algorithm(),
-            (rows.x, rows.y, weight),
+            (padded.x, padded.y, weight),
             seed=problem.seed,
             callback=callback,
             progress=False,
@@ -106,42 +149,16 @@ def run_trial(
         left_out = real.take(np.flatnonzero(fold == k))
         found = _predict(posterior, left_out)
         members = [found.pop(name) for name in list(found) if name.startswith("member")]
-        log_prob = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
-        log_prob[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
-        predictives.append((found | {PLAIN: members[0]}, left_out.y))
-        log_probs.append(log_prob)
-        held_out.append(left_out)
-        rate = max(rate, _rate(posterior, work * len(rows.y) / len(problem.rows.y)))
-    trial = Trial(
-        candidate,
-        np.concatenate([part.y for part in held_out]),
-        np.concatenate([part.weight for part in held_out]),
-        {name: np.concatenate([p[name] for p in log_probs]) for name in log_probs[0]},
-        predictives,
-        time.perf_counter() - began,
-        rate,
-        {},
-    )
-    return _tempered(trial) if problem.is_classification else trial
+        log_probs = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
+        log_probs[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
+        rate = _rate(posterior, work * len(padded.y) / len(problem.rows.y))
+        results.append(FoldResult(left_out, found | {PLAIN: members[0]}, log_probs, rate))
+    seconds = time.perf_counter() - began
+    return Trial(candidate, results, seconds, problem.is_classification)
 
 
-def _tempered(trial: Trial) -> Trial:
-    """The same trial with the temperatures of ensemble and chains; the plain network stays."""
-    found: dict[str, float] = {}
-    log_probs = dict(trial.log_probs)
-    parts = [dict(predictives) for predictives, _ in trial.predictives]
-    for name in log_probs.keys() - {PLAIN}:
-        probs = np.concatenate([part[name].probs for part in parts])
-        found[name] = best_temperature(probs, trial.y, trial.weight)
-        log_probs[name] = log_prob_at(found[name], probs, trial.y)
-        for part in parts:
-            part[name] = TemperedPredictive(part[name], (FactorMap(found[name]),))
-    predictives = [(part, y) for part, (_, y) in zip(parts, trial.predictives, strict=True)]
-    return trial._replace(log_probs=log_probs, predictives=predictives, temperatures=found)
-
-
-def _num_folds(num_rows: int) -> int:
-    """Small tables need more than one, or the choice is noise."""
+def num_folds(num_rows: int) -> int:
+    """How many folds candidates are compared on: the fewer the rows, the more."""
     return 5 if num_rows < 250 else 3 if num_rows < 500 else 2 if num_rows < 1000 else 1
 
 
