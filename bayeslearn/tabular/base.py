@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
-import jax
 import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
@@ -36,8 +35,6 @@ from bayeslearn.models.networks import MLP
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
-from bayeslearn.results.posterior import Posterior
-from bayeslearn.storage import posteriors
 from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
@@ -51,21 +48,15 @@ from bayeslearn.tabular.candidates import (
     prior_of,
 )
 from bayeslearn.tabular.json_values import JSON
-from bayeslearn.tabular.notebook import summary_html
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
-    BaseEstimator,
     check_is_fitted,
     check_random_state,
     check_sample_weight,
     validate_data,
 )
+from bayeslearn.tabular.stored import StoredEstimator
 
-# What `fit` leaves beside the posterior.
-LEARNED = (
-    *("n_features_in_", "feature_names_in_", "classes_"),
-    *("chosen_", "candidates_", "baseline_", "likelihood_"),
-)
 Callback = Callable[[FitEvent], object]
 
 
@@ -89,10 +80,9 @@ def can_update(estimator: BayesianNN) -> bool:
     return True
 
 
-class BayesianNN(BaseEstimator):
+class BayesianNN(StoredEstimator):
     """Base of regressor and classifier (abstract)."""
 
-    posterior_: Posterior
     chosen_: dict[str, JSON]
     candidates_: list[dict[str, JSON]]
     baseline_: dict[str, dict[str, float]]
@@ -128,8 +118,8 @@ class BayesianNN(BaseEstimator):
         """The likelihood of y, scaled."""
         raise NotImplementedError
 
-    def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
-        """Kinds of noise to try; see `_sizes`."""
+    def _noises(self, is_chosen_from: bool, y: np.ndarray) -> tuple[Noise, ...]:
+        """Kinds of noise to try for a y that is not scaled; see `_sizes`."""
         return (None,)
 
     def _notes(self, y: np.ndarray) -> tuple[str, ...]:
@@ -162,7 +152,8 @@ class BayesianNN(BaseEstimator):
         began = time.perf_counter()
         scaled = scaling.applied_to(rows)
         if method is None:
-            selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
+            noises = self._noises(True, rows.y)
+            selection = self._select(scaled, scaling.y, noises, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
         else:
@@ -170,7 +161,7 @@ class BayesianNN(BaseEstimator):
             candidate = Candidate(
                 self._sizes(len(rows.y), is_chosen_from)[0],
                 self._scales(is_chosen_from, isinstance(method, MILE))[0],
-                self._noises(is_chosen_from)[0],
+                self._noises(is_chosen_from, rows.y)[0],
             )
         self.chosen_ = candidate._asdict() | {"method": method.name}
         seconds = time.perf_counter() - began
@@ -225,6 +216,7 @@ class BayesianNN(BaseEstimator):
         self,
         rows: Rows,
         scaling: Scaling | None,
+        noises: tuple[Noise, ...],
         seed: int,
         callback: Callback | None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None,
@@ -239,7 +231,6 @@ class BayesianNN(BaseEstimator):
             return float(number) * num_weights(candidate.hidden, columns, outputs)
 
         sizes = ((),) if self.network is not None else self._sizes(number, is_chosen_from=True)
-        noises = self._noises(is_chosen_from=True)
         has_chains = allows_chains(work(Candidate(sizes[0], HIERARCHICAL, noises[0])))
         problem = Problem(
             rows,
@@ -361,48 +352,3 @@ class BayesianNN(BaseEstimator):
         check_whole("n_samples", n_samples, least=1)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return predictive.sample(seed, int(n_samples))
-
-    # Storing and showing
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the fitted estimator to a folder that `bl.tabular.load` reads.
-
-        Arrays and a description, as `Posterior.save` writes them: no pickle, no training rows. A
-        `random_state` that is not a number is not stored.
-        """
-        check_is_fitted(self, "posterior_")
-        parameters = self.get_params(deep=False) | {"network": None}
-        if not isinstance(self.random_state, numbers.Integral | None):
-            parameters["random_state"] = None
-        learned = {name: getattr(self, name) for name in LEARNED if hasattr(self, name)}
-        for name, value in learned.items():
-            if isinstance(value, np.ndarray) and value.dtype.kind in "OUT":  # names
-                learned[name] = [str(value.dtype), value.tolist()]
-        owner = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
-        posteriors.save(self.posterior_.stored_fields(), path, overwrite=overwrite, owner=owner)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "posterior_" in state:
-            state["posterior_"] = _without_rows(state["posterior_"])
-        return state
-
-    def _repr_html_inner(self) -> str:
-        shown = super()._repr_html_inner()
-        return shown + summary_html(self.posterior_) if hasattr(self, "posterior_") else shown
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in bundle:
-            bundle["text/html"] = self._repr_html_inner()
-        return bundle
-
-
-def _without_rows(posterior: Posterior) -> Posterior:
-    """Arrays of NumPy and settings, without the training rows and the last state of the run."""
-    target = posterior.target.with_data(jax.tree.map(lambda a: a[:0], posterior.target.data))
-    parts = {
-        name: jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, part)
-        for name, part in (("target", target), ("family", posterior.family))
-    }
-    return dataclasses.replace(posterior, state=None, **parts)

@@ -34,6 +34,7 @@ HIERARCHICAL = "hierarchical"  # prior scales that chains infer; see `bl.priors.
 PRIOR_SCALES = (3.0, 1.0, 10.0)  # of ensembles, which need one; the first with everything else
 CLASS_PRIOR_SCALES = (3.0, 10.0)
 NOISES = ("student-t", "learned")
+LOG_NORMAL = "log-normal"  # of positive, skewed numbers
 Noise = str | float | None
 PriorScale = str | float
 

@@ -15,6 +15,7 @@ from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from bayeslearn.models.likelihoods.log_normal import HeteroscedasticLogNormal
 from bayeslearn.models.likelihoods.student import StudentT
 from bayeslearn.tabular import target_types
 from bayeslearn.tabular.base import (
@@ -23,7 +24,7 @@ from bayeslearn.tabular.base import (
     Uncertainty,
     can_update,
 )
-from bayeslearn.tabular.candidates import NOISES, Noise
+from bayeslearn.tabular.candidates import LOG_NORMAL, NOISES, Noise
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if, validate_data
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
@@ -43,8 +44,9 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     lower, upper = regressor.predict_interval(X_new, level=0.9)
 {PARAMETERS.format(prior_scale=1.0, scaling='"scale"')}
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
-            "heteroscedastic" (it depends on x), or "student-t" (it depends on x, with heavy tails).
-            "auto": chosen with method="auto", "student-t" for MILE and ensembles, else "learned".
+            "heteroscedastic" (it depends on x), "student-t" (it depends on x, with heavy tails) or
+            "log-normal" (it depends on x and is proportional to y, which is positive). "auto":
+            chosen with method="auto", "student-t" for MILE and ensembles, else "learned".
         likelihood: "gaussian" (with the noise above), "log-normal", "gamma", "beta", "poisson",
             "negative-binomial" or "zero-inflated-poisson". "auto": by what y holds, counts,
             proportions, positive and skewed or real numbers; a note says which.
@@ -179,12 +181,14 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         _, note = target_types.choose(self.likelihood, y)
         return (note,) if note else ()
 
-    def _noises(self, is_chosen_from: bool) -> tuple[Noise, ...]:
+    def _noises(self, is_chosen_from: bool, y: np.ndarray) -> tuple[Noise, ...]:
         if self.likelihood_ != target_types.GAUSSIAN:
             return (self.likelihood_,)
         if not is_auto(self.noise):
             return (self.noise,)
-        return NOISES if is_chosen_from else ("learned",)
+        if not is_chosen_from:
+            return ("learned",)
+        return (*NOISES, LOG_NORMAL) if target_types.is_skewed(y) else NOISES
 
     def _likelihood(self, noise: Noise, scaling: Scaling | None) -> Likelihood:
         assert scaling is not None
@@ -192,5 +196,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
             return target_types.LIKELIHOODS[self.likelihood_]
         if isinstance(noise, str) and noise in LIKELIHOODS:
             return LIKELIHOODS[noise]
-        check_positive("noise", noise, alternatives=("auto", *LIKELIHOODS))
+        if noise == LOG_NORMAL:
+            return HeteroscedasticLogNormal(MIN_NOISE, scaling.mean / scaling.scale)
+        check_positive("noise", noise, alternatives=("auto", *LIKELIHOODS, LOG_NORMAL))
         return Gaussian(noise_scale=noise / scaling.scale)

@@ -50,10 +50,15 @@ def recognize(y: np.ndarray) -> tuple[str, str]:
         return GAUSSIAN, "real numbers"
     if np.all((y > 0) & (y < 1)):
         return "beta", "proportions"
-    if np.all(y > 0) and np.all(_skewness(y) > SKEWED):
+    if is_skewed(y):
         is_log_normal = np.all(np.abs(_skewness(np.log(y))) < SYMMETRIC)
         return "log-normal" if is_log_normal else "gamma", "positive, skewed numbers"
     return GAUSSIAN, "real numbers"
+
+
+def is_skewed(y: np.ndarray) -> bool:
+    """Whether y holds positive numbers, far more small ones than large ones."""
+    return len(y) >= MIN_ROWS and bool(np.all(y > 0) and np.all(_skewness(y) > SKEWED))
 
 
 def _skewness(y: np.ndarray) -> np.ndarray:

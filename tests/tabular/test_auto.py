@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.data.rows import Rows
 from bayeslearn.errors import ArgumentError
 from bayeslearn.families import Mixture
 from bayeslearn.tabular import candidates, selection, trials
 from bayeslearn.tabular.candidates import Candidate, Method, method_for
 from bayeslearn.tabular.selection import Selection
 from bayeslearn.tabular.temperature import best_temperature, log_prob_at
-from bayeslearn.tabular.trials import Problem, Trial
+from bayeslearn.tabular.trials import FoldResult, Problem, Trial
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,8 @@ def short():
     patch = pytest.MonkeyPatch()
     patch.setattr(selection, "method_for", lambda name, *_: Method(name, 2, 100))
     patch.setattr(trials, "SHORT", Method("mile", 2, 100))
-    patch.setattr(trials, "_num_folds", lambda rows: 1)
+    patch.setattr(selection, "num_folds", lambda rows: 1)
+    patch.setattr(selection, "FOLDS", 2)
     yield
     patch.undo()
 
@@ -46,15 +50,14 @@ def test_a_default_fit_says_what_was_tried_and_chosen(fitted, table):
     regressor, events = fitted
     x, y = table
     tried = [(row["prior_scale"], row["noise"]) for row in regressor.candidates_]
-    assert tried[:2] == [(3.0, "student-t"), (3.0, "learned")]
-    assert {scale for scale, _ in tried} == {1.0, 3.0, 10.0}
+    assert tried == [("hierarchical", "student-t"), ("hierarchical", "learned")]
     assert all({"map", "ensemble", "mile", "seconds"} <= set(row) for row in regressor.candidates_)
     assert regressor.chosen_["hidden"] == (6,)
     assert regressor.chosen_["method"] in ("mile", "ensemble")
     assert {"rmse", "log_likelihood", "coverage90"} <= set(regressor.baseline_["map"])
     assert 0.5 < regressor.baseline_["map"]["rmse"] < y.std()  # in units of y
     assert regressor.posterior_.notes[0].startswith("auto: ")
-    assert {event.phase.split("/")[0] for event in events} >= {"candidate 1 of 4", "main"}
+    assert {event.phase.split("/")[0] for event in events} >= {"candidate 1 of 2", "main"}
     assert regressor.score(x[90:], y[90:]) > 0.5
 
 
@@ -84,6 +87,7 @@ def test_classes_and_an_ensemble(short, monkeypatch):
     classifier = bl.BayesianNNClassifier(hidden=(4,), num_steps=200, random_state=0)
     classifier.fit(x[:60], labels[:60])
     assert {row["noise"] for row in classifier.candidates_} == {None}
+    assert classifier.posterior_.calibrator.num_rows == 2 * 12  # of both folds
     assert classifier.score(x[60:], labels[60:]) > 0.7
     temperature = classifier.chosen_["temperature"]
     raw = classifier.posterior_.uncalibrated().predict(x[60:]).probs ** (1.0 / temperature)
@@ -99,11 +103,13 @@ def test_classes_and_an_ensemble(short, monkeypatch):
         ensemble.partial_fit(x[60:], labels[60:])
 
 
-def trial(candidate=None, **log_probs):
+def trial(has_classes=False, **log_probs):
     """Of a hundred rows."""
-    values = {name: np.asarray(value, float) for name, value in log_probs.items()}
-    ones = np.ones(100)
-    return Trial(candidate or Candidate((4,), 3.0), ones, ones, values, [], 1.0, 1.0, {})
+    rows = Rows(np.zeros((100, 1)), np.zeros(100, int), np.ones(100))
+    probs = {name: np.exp(np.stack([v, v], axis=1)) for name, v in log_probs.items()}
+    predictives = {name: SimpleNamespace(probs=value) for name, value in probs.items()}
+    fold = FoldResult(rows, predictives, dict(log_probs), 1.0)
+    return Trial(Candidate((4,), 3.0), [fold], 1.0, has_classes)
 
 
 def test_a_candidate_must_be_better_by_a_standard_error():
@@ -118,7 +124,8 @@ def test_a_candidate_must_be_better_by_a_standard_error():
     assert selection.best_of([None, None]) is None
 
 
-def test_the_plain_network_is_returned_where_nothing_is_better():
+def test_the_plain_network_is_returned_where_nothing_is_better(monkeypatch):
+    monkeypatch.setattr(selection, "_all_scores", lambda *_: {})
     rng = np.random.default_rng(3)
     noise = rng.normal(size=100)
     problem = Problem(None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0)
@@ -126,8 +133,7 @@ def test_the_plain_network_is_returned_where_nothing_is_better():
     def chosen(gain):
         away = gain + noise - noise.mean()
         values = {"map": np.zeros(100) - 1, "mile": away - 1, "ensemble": noise - 9}
-        best = trial(**values)._replace(predictives=[({}, np.zeros(0))])
-        return selection.choose(problem, best, [best], [], None, 1.0)
+        return selection.choose(problem, (best := trial(**values)), [best], [], None, 1.0)
 
     assert chosen(0.01).method.name == "map"
     assert "it is returned" in chosen(0.01).note

@@ -528,7 +528,10 @@ def test_an_own_network_and_held_out_rows():
     [
         ({"method": "magic"}, "`method` must be one of"),
         ({"method": 3}, "`method` must be an algorithm"),
-        ({"prior_scale": -1.0}, '`prior_scale` must be a positive number or "auto", got -1.0'),
+        (
+            {"prior_scale": -1.0},
+            '`prior_scale` must be a positive number, "auto" or "hierarchical", got -1.0',
+        ),
         ({"prior_scale": "1"}, "`prior_scale` must be a positive number"),
         (
             {"noise": "loud"},

@@ -15,6 +15,7 @@ from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical, MultiL
 from bayeslearn.models.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflatedPoisson
 from bayeslearn.models.likelihoods.custom import Custom
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, LogNormal
+from bayeslearn.models.likelihoods.log_normal import HeteroscedasticLogNormal
 from bayeslearn.models.likelihoods.multivariate import MultivariateGaussian
 from bayeslearn.models.likelihoods.ordinal import Ordinal
 from bayeslearn.models.likelihoods.shape import Beta, Gamma
@@ -30,6 +31,7 @@ __all__ = [
     "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "HeteroscedasticLogNormal",
     "Likelihood",
     "LogNormal",
     "MultiLabelBernoulli",

@@ -208,7 +208,7 @@ class ScaledByInput(ColumnLikelihood):
 
     def log_std(self, outputs: Array) -> Array:
         """The log noise scale of each column, bounded."""
-        return self._bounded(outputs[len(outputs) // 2 :])
+        return self.bounded(outputs[len(outputs) // 2 :])
 
     def residual(self, outputs: Array, y: Array) -> tuple[Array, Array]:
         """(y - mean) / scale and the log noise scale, by column; of one column as numbers.
@@ -219,10 +219,11 @@ class ScaledByInput(ColumnLikelihood):
         mean, raw = outputs[:half], outputs[half:]
         if half == 1:
             mean, raw, y = (jnp.reshape(a, ()) for a in (mean, raw, y))
-        log_std = self._bounded(raw)
+        log_std = self.bounded(raw)
         return (y - mean) * jnp.exp(-log_std), log_std
 
-    def _bounded(self, raw: Array) -> Array:
+    def bounded(self, raw: Array) -> Array:
+        """The log noise scale for an output of the network."""
         assert self.center is not None
         bounded = LOG_SCALE_BOUND * jnp.tanh(raw / LOG_SCALE_BOUND)
         if self.min_scale is not None:
