@@ -9,6 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from faithfulness import read_table
 
+R_CLASSES = (
+    *("Glass", "Ionosphere", "PimaIndiansDiabetes", "Sonar", "Vehicle", "Vowel", "HouseVotes84"),
+    *("Satellite", "spam", "musk", "segmentationData", "SwissLabor", "HMDA", "BankWages"),
+    *("GlaucomaM", "birthwt", "crabs", "synth.te"),
+)
+R_NUMBERS = (
+    *("Ozone", "Servo", "CASchools", "HousePrices", "CPS1985", "TeachingRatings", "PSID1982"),
+    *("diamonds", "mpg", "quakes", "nlschools", "cpus", "GAGurine", "Sacramento", "cars"),
+)
 SYNTHETIC_ROWS = 600
 SYNTHETIC_NOISE = {"friedman1": 1.0, "friedman2": 125.0, "friedman3": 0.1}
 
@@ -26,7 +35,7 @@ class Table:
     three seeds) or "folds" (the five folds of a shuffled, for classes stratified, partition)."""
 
     kind: str
-    origin: str  # "shared" (a file of --data), "sklearn" or "synthetic"
+    origin: str  # "file" (of --data; r_tables.R writes those of R), "sklearn" or "synthetic"
     splits: str = "folds"
 
     @property
@@ -36,16 +45,16 @@ class Table:
 
 TABLES = {
     **{
-        name: Table("regression", "shared", "standard")
+        name: Table("regression", "file", "standard")
         for name in ("yacht", "boston", "concrete", "wine_red", "kin8nm", "naval")
     },
-    "airfoil": Table("regression", "shared", "bde"),
-    "bikesharing": Table("regression", "shared", "bde"),
+    "airfoil": Table("regression", "file", "bde"),
+    "bikesharing": Table("regression", "file", "bde"),
     "diabetes": Table("regression", "sklearn"),
     **{name: Table("regression", "synthetic") for name in (*SYNTHETIC_NOISE, "friedman1_censored")},
     **{name: Table("classification", "sklearn") for name in ("iris", "wine", "breast_cancer")},
     **{
-        name: Table("classification", "shared")
+        name: Table("classification", "file")
         for name in (
             "labour_mroz",
             "australian_scale",
@@ -55,6 +64,8 @@ TABLES = {
         )
     },
     "digits": Table("classification", "sklearn"),
+    **{name: Table("classification", "file") for name in R_CLASSES},
+    **{name: Table("regression", "file") for name in R_NUMBERS},
 }
 
 
@@ -75,7 +86,7 @@ def synthetic(name: str) -> tuple[np.ndarray, np.ndarray]:
 def read(name: str, data: Path | None) -> tuple[np.ndarray, np.ndarray]:
     """Columns and target; classes are numbered from 0."""
     table = TABLES[name]
-    if table.origin == "shared":
+    if table.origin == "file":
         if data is None:
             raise SystemExit(f"{name} needs --data DIR")
         _, x, y = read_table(data / f"{name}.csv.gz")

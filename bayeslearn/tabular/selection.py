@@ -2,11 +2,11 @@
 
 Each candidate is a short run of MILE with two members on some of the rows. One run gives three
 predictions of the others: of a plain network (a member), of the ensemble, and of the chains.
-Candidates are compared by the log-likelihood of these out-of-fold rows: first a linear model,
-noise and hidden layers, then the prior scale of the best. A candidate replaces the one before it
-where it is better by a standard error of the difference. Of the best the better of chains and
-ensemble is chosen, and the plain network where neither is better than it by a standard error or
-0.02 nats.
+Candidates are compared by the log-likelihood of these out-of-fold rows: noise and hidden layers,
+then the prior scale of the best where an ensemble needs one (chains infer it). A candidate
+replaces the one before it where it is better by a standard error of the difference. Of the best
+the better of chains and ensemble is chosen, and the plain network where neither is better than it
+by a standard error or 0.02 nats.
 
 The choice does not depend on the machine's speed unless there is a budget.
 """
@@ -44,7 +44,13 @@ from bayeslearn.tabular.candidates import (
 )
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.scores import score
-from bayeslearn.tabular.trials import FOLDS, Problem, Trial, num_folds, run_trial
+from bayeslearn.tabular.trials import (
+    Problem,
+    Trial,
+    num_folds,
+    num_temperature_folds,
+    run_trial,
+)
 
 FILE = "selection"
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
@@ -162,8 +168,8 @@ class _Crew:
             return None
 
     def completed(self, trial: Trial) -> Trial:
-        """The trial with all folds: a temperature needs many rows."""
-        folds = range(len(trial.folds), FOLDS)
+        """The trial with more folds where a temperature needs more rows."""
+        folds = range(len(trial.folds), num_temperature_folds(len(self._problem.rows.y)))
         if not folds:
             return trial
         hear = partial(self._hear, name="temperature")

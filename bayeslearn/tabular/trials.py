@@ -39,6 +39,7 @@ from bayeslearn.tabular.temperature import best_temperature, log_prob_at
 SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
 SELECTION_ROWS = 2048
 FOLDS = 5  # of which only the first few are held out in turn
+TEMPERATURE_ROWS = 400
 
 
 class Problem(NamedTuple):
@@ -160,6 +161,11 @@ def run_trial(
 def num_folds(num_rows: int) -> int:
     """How many folds candidates are compared on: the fewer the rows, the more."""
     return 5 if num_rows < 250 else 3 if num_rows < 500 else 2 if num_rows < 1000 else 1
+
+
+def num_temperature_folds(num_rows: int) -> int:
+    """How many folds a temperature is estimated on: those of about so many rows."""
+    return min(FOLDS, max(num_folds(num_rows), -(-TEMPERATURE_ROWS * FOLDS // num_rows)))
 
 
 def _folds(problem: Problem, number: int) -> np.ndarray:

@@ -25,7 +25,7 @@ def short():
     patch.setattr(selection, "method_for", lambda name, *_: Method(name, 2, 100))
     patch.setattr(trials, "SHORT", Method("mile", 2, 100))
     patch.setattr(selection, "num_folds", lambda rows: 1)
-    patch.setattr(selection, "FOLDS", 2)
+    patch.setattr(selection, "num_temperature_folds", lambda rows: 2)
     yield
     patch.undo()
 
@@ -171,6 +171,11 @@ def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():
     kept = algorithm.sampler.num_samples * algorithm.num_members
     assert kept <= 1000
     assert algorithm.sampler.num_warmup == small.num_steps // 2
+
+
+def test_small_tables_are_held_out_in_more_folds():
+    assert [trials.num_folds(n) for n in (40, 300, 600, 5000)] == [5, 3, 2, 1]
+    assert [trials.num_temperature_folds(n) for n in (40, 300, 600, 1000, 5000)] == [5, 5, 4, 2, 1]
 
 
 def test_a_resumed_run_keeps_its_choice(tmp_path):
