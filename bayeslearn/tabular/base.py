@@ -38,6 +38,7 @@ from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
+    LINEAR,
     PRIOR_SCALES,
     Candidate,
     Noise,
@@ -158,8 +159,9 @@ class BayesianNN(StoredEstimator):
             candidate, method = selection.candidate, selection.method.algorithm()
         else:
             is_chosen_from = method.capabilities.is_composite
+            sizes = self._sizes(len(rows.y), is_chosen_from)
             candidate = Candidate(
-                self._sizes(len(rows.y), is_chosen_from)[0],
+                next((size for size in sizes if size != LINEAR), sizes[0]),
                 self._scales(is_chosen_from, isinstance(method, MILE))[0],
                 self._noises(is_chosen_from, rows.y)[0],
             )

@@ -27,6 +27,7 @@ TOTAL_WORK = 4e11  # of all chains together
 KEPT_DRAWS = 800  # in all
 MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
+TINY_TABLE = 100  # rows; below, a network must be better than a linear model
 SMALL_TABLE = 400  # rows; a smaller network is enough below
 LARGE_TABLE = 2000  # rows; a linear model is not tried from here on
 LINEAR: tuple[int, ...] = ()
@@ -70,7 +71,7 @@ def network_sizes(num_rows: int, has_classes: bool) -> tuple[tuple[int, ...], ..
     """Hidden layers that are tried; the first with everything else, () is the linear model."""
     shallow, deep = (16, 16), (16, 16, 16, 16)
     if num_rows < SMALL_TABLE:
-        return (shallow, LINEAR)
+        return (LINEAR, shallow) if num_rows < TINY_TABLE else (shallow, LINEAR)
     sizes = (shallow, deep) if has_classes else (deep, shallow)
     return (*sizes, LINEAR) if num_rows < LARGE_TABLE else sizes
 

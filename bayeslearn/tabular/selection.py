@@ -5,8 +5,8 @@ predictions of the others: of a plain network (a member), of the ensemble, and o
 Candidates are compared by the log-likelihood of these out-of-fold rows: noise and hidden layers,
 then the prior scale of the best where an ensemble needs one (chains infer it). A candidate
 replaces the one before it where it is better by a standard error of the difference. Of the best
-the better of chains and ensemble is chosen, and the plain network where neither is better than it
-by a standard error or 0.02 nats.
+the chains are chosen, the ensemble where it is better by a standard error, and the plain network
+where they are not better than it by a standard error or 0.02 nats.
 
 The choice does not depend on the machine's speed unless there is a budget.
 """

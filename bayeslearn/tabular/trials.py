@@ -106,9 +106,11 @@ class Trial:
 
     @property
     def best(self) -> str:
-        """The better of ensemble and chains."""
-        names = [name for name in (MILE_NAME, ENSEMBLE) if name in self.log_probs]
-        return max(names, key=self.mean)
+        """Chains, or the ensemble where it is better by a standard error or there are none."""
+        if MILE_NAME not in self.log_probs:
+            return ENSEMBLE
+        gain, error = self.gain_over(self, ENSEMBLE, MILE_NAME)
+        return ENSEMBLE if gain > error else MILE_NAME
 
     def gain_over(self, other: Trial, name: str, other_name: str) -> tuple[float, float]:
         """By how much it predicts better, and the standard error of that."""

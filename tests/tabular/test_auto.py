@@ -124,6 +124,20 @@ def test_a_candidate_must_be_better_by_a_standard_error():
     assert selection.best_of([None, None]) is None
 
 
+def test_chains_are_preferred_unless_the_ensemble_is_clearly_better():
+    noise = np.random.default_rng(5).normal(size=100)
+    away = noise - noise.mean()
+    assert trial(mile=np.zeros(100) - 1, ensemble=0.05 + away - 1).best == "mile"
+    assert trial(mile=np.zeros(100) - 1, ensemble=0.5 + away - 1).best == "ensemble"
+    assert trial(ensemble=away).best == "ensemble"
+
+
+def test_tiny_tables_begin_with_a_linear_model():
+    assert candidates.network_sizes(60, False)[0] == ()
+    assert () not in candidates.network_sizes(60, False)[1:]
+    assert candidates.network_sizes(150, True)[0] != ()
+
+
 def test_the_plain_network_is_returned_where_nothing_is_better(monkeypatch):
     monkeypatch.setattr(selection, "_all_scores", lambda *_: {})
     rng = np.random.default_rng(3)
