@@ -207,6 +207,12 @@ class Algorithm(eqx.Module):
         """The target whose network predicts for draws of q."""
         return target
 
+    def predictive_draws(
+        self, target: Target, q: Family, key: Array, num: int, x: PyTree
+    ) -> tuple[Target, PyTree, PyTree]:
+        """What predicts at the rows of x: a target, `num` draws of its parameters, and its rows."""
+        return self.predictive_target(target, q), q.sample(key, num), x
+
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Notes on a run with this model, for the user; `fit` adds them to the result."""
         return []

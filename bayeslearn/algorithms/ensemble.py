@@ -10,13 +10,21 @@ that start in different modes. `fit` runs the members; this file only describes 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 
 from bayeslearn.algorithms.base import Algorithm, Capabilities, hyper
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.errors import refuse
+from bayeslearn.families import Mixture
+from bayeslearn.families.base import Family
+from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target
-from bayeslearn.tree import PyTree
+from bayeslearn.tree import Array, PyTree
 
 
 class Composite(Algorithm):
@@ -49,3 +57,42 @@ class Ensemble(Composite):
     name: ClassVar[str] = "ensemble"
     title: ClassVar[str] = "deep ensemble, or any method from several starts"
     capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False, is_composite=True)
+
+    def predictive_draws(
+        self, target: Target, q: Family, key: Array, num: int, x: PyTree
+    ) -> tuple[Target, PyTree, PyTree]:
+        """Each draw with the network of its member's predictive target."""
+        members = q.members if isinstance(q, Mixture) else ()
+        targets = [self.member.predictive_target(target, member) for member in members]
+        if all(one is target for one in targets):
+            return target, q.sample(key, num), x
+        assert isinstance(q, Mixture)
+        draws, numbers = q.sample_members(key, num)
+        networks = jax.tree.map(
+            lambda *leaves: jnp.stack(leaves), *[one.network for one in targets]
+        )
+        frozen = None if target.frozen is None else {"member": None, "weights": target.frozen}
+        pooled = dataclasses.replace(
+            target,
+            network=MemberNetworks(networks),
+            dtypes=("int32", *targets[0].dtypes),
+            frozen=frozen,
+        )
+        return pooled, {**draws, "network": {"member": numbers, "weights": draws["network"]}}, x
+
+
+class MemberNetworks(eqx.Module):
+    """Networks along a leading axis; a draw is the number of one, and its weights."""
+
+    networks: Network
+
+    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
+        """Initial parameters of the first network."""
+        first = jax.tree.map(lambda leaf: leaf[0], self.networks)
+        weights = first.init(key, x_example, num_outputs)
+        return {"member": jnp.zeros((), jnp.int32), "weights": weights}
+
+    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
+        """Outputs of the draw's network for one example."""
+        network = jax.tree.map(lambda leaf: leaf[params["member"]], self.networks)
+        return network.apply(params["weights"], x, key)

@@ -21,6 +21,11 @@ mode, f(x, mode) + J(x) (w - mode), so that q is a posterior of that network, an
 itself at draws of q, most of which are too far from the mode for the approximation to hold. The
 `elbo` that `fit` reports is always that of the network itself.
 
+**Kronecker factors** (`covariance="kronecker"`, Ritter et al. 2018) stand for the Gauss-Newton
+block of each layer (`gradients.kronecker`), in memory that of the factors and a chunk of rows. The
+linearised outputs are then Gaussian in closed form, N(f(x, mode), J Sigma J^T) for each row, and
+draws of them, not of the weights, predict: of several rows they have the right marginals only.
+
 **Learned prior scales** (`Normal(learn=True)`) maximise the evidence above: mode and curvature
 alternate with MacKay's step for each leaf's precision alpha, alpha |w|^2 = gamma, the number of its
 weights that the data determine, for EVIDENCE_ROUNDS rounds.
@@ -41,14 +46,16 @@ import jax.numpy as jnp
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.gaussian import COVARIANCES, Blocks, block_groups, to_family
+from bayeslearn.algorithms.linearised import LinearisedNetwork, gaussian_outputs
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.families.kronecker import KroneckerGaussian
 from bayeslearn.geometry.frame import BlockFrame, DiagonalFrame, Frame
 from bayeslearn.gradients import curvature as matrices
-from bayeslearn.models.networks.parts import NetworkWrapper
+from bayeslearn.gradients import kronecker
 from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.checks import check_gaussian
 from bayeslearn.models.target import Target
@@ -60,6 +67,7 @@ CHUNK_ROWS = 1024  # rows whose curvature is computed at a time
 # deviation above 1000, is replaced.
 FLAT = 1e-6
 EVIDENCE_ROUNDS = 30
+KRONECKER_KINDS = ("gauss-newton", "fisher")
 STEP_SIZES = (1.0, 0.5, 0.25, 0.125, 0.0)  # of a Newton step; the best is taken
 
 
@@ -75,7 +83,7 @@ class LaplaceInfo(NamedTuple):
 class LaplaceState(NamedTuple):
     """The frame of q, and the Info of the only step."""
 
-    frame: Frame
+    frame: Frame | KroneckerGaussian
     info: LaplaceInfo
 
 
@@ -124,19 +132,6 @@ def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyT
     return jax.lax.scan(add, zeros, (fractions, chunks))[0]
 
 
-class LinearisedNetwork(NetworkWrapper):
-    """f(x, mode) + J(x) (w - mode): the network whose Gauss-Newton matrix is its Hessian."""
-
-    mode: PyTree
-
-    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
-        """Outputs of the linearisation for one example."""
-        mode = tree.cast_like(self.mode, params)
-        step = jax.tree.map(jnp.subtract, params, mode)
-        value, change = jax.jvp(lambda p: self.network.apply(p, x, key), (mode,), (step,))
-        return value + change
-
-
 class Laplace(ModeStart):
     """A Gaussian at the mode, with the curvature there as its precision."""
 
@@ -146,7 +141,7 @@ class Laplace(ModeStart):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence", "flipped"))
     auto_steps: ClassVar[int] = 1
 
-    covariance: str = hyper("full", "structure of q", choices=COVARIANCES)
+    covariance: str = hyper("full", "structure of q", choices=(*COVARIANCES, "kronecker"))
     block: Blocks = hyper(
         "layer",
         'what a block is: "leaf", "layer", or a mapping from names to lists of name patterns',
@@ -154,8 +149,8 @@ class Laplace(ModeStart):
     )
     curvature: str = hyper(
         "gauss-newton",
-        "gauss-newton or hessian; for a diagonal also hutchinson, fisher or squares. A bare"
-        " density has a Hessian only",
+        "gauss-newton or hessian; for a diagonal also hutchinson, fisher or squares; for kronecker"
+        " gauss-newton or fisher. A bare density has a Hessian only",
         choices=matrices.DIAGONAL_KINDS,
     )
     predictive: str = hyper(
@@ -166,20 +161,30 @@ class Laplace(ModeStart):
     newton_steps: int = hyper(3, "Newton steps that complete the search for the mode", least=0)
 
     def __check_init__(self) -> None:
-        if self.covariance != "diagonal" and self.curvature not in matrices.BLOCK_KINDS:
+        if self.covariance == "kronecker":
+            if self.curvature not in KRONECKER_KINDS:
+                kinds = " or ".join(map(repr, KRONECKER_KINDS))
+                refuse("curvature", self.curvature, f"be {kinds} with Kronecker factors")
+        elif self.covariance != "diagonal" and self.curvature not in matrices.BLOCK_KINDS:
             kinds = ", ".join(map(repr, matrices.BLOCK_KINDS))
             refuse("curvature", self.curvature, f"be one of {kinds} unless covariance is diagonal")
 
     def check(self, target: Target, params: PyTree) -> None:
-        """Refuse a prior that is not Gaussian."""
+        """Refuse a prior that is not Gaussian, or that the structure does not have."""
         check_gaussian(target.prior, self.name)
+        if self.covariance == "kronecker":
+            kronecker.check_factors(target, self.name)
 
     def warm_start(self) -> MAP:
         """The joint mode of weights and noise scale."""
         return MAP()
 
-    def frame(self, key: Array, target: Target, params: PyTree) -> tuple[Frame, Array]:
+    def frame(
+        self, key: Array, target: Target, params: PyTree
+    ) -> tuple[Frame | KroneckerGaussian, Array]:
         """The Gaussian with the curvature at `params`, and how many eigenvalues were flipped."""
+        if self.covariance == "kronecker":
+            return self._kronecker(key, target, params), jnp.zeros((), jnp.float64)
         kind = "hessian" if target.is_density else self.curvature
         if self.covariance == "diagonal":
             prec = over_rows(target, lambda b: matrices.diagonal(key, target, params, b, kind))
@@ -194,6 +199,15 @@ class Laplace(ModeStart):
             precs, counts = zip(*map(positive_blocks, precs), strict=True)
         return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts)
 
+    def _kronecker(self, key: Array, target: Target, params: PyTree) -> KroneckerGaussian:
+        found = over_rows(
+            target, lambda b: kronecker.factors(key, target, params, b, self.curvature)
+        )
+        layers = kronecker.layers_of(target, params)
+        assert target.prior is not None
+        _, prec = target.prior.broadcast(tree.double(params))
+        return KroneckerGaussian.from_factors(params, layers, *found, prec, target.num_data)
+
     def init(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
         """The whole approximation, after learned prior scales were fitted."""
         params = params if self.covariance == "diagonal" else tree.double(params)
@@ -204,7 +218,7 @@ class Laplace(ModeStart):
             prior, params = carry
             now = eqx.tree_at(lambda t: t.prior, target, prior)
             frame = self._at_mode(key, now, params).frame
-            return prior.by_evidence(to_family(frame, self.covariance)), frame.mean
+            return prior.by_evidence(self._family(frame)), frame.mean
 
         start = (target.prior, params)
         prior, params = jax.lax.fori_loop(0, EVIDENCE_ROUNDS, alternate, start)
@@ -220,8 +234,10 @@ class Laplace(ModeStart):
             frame, flipped = self.frame(key, target, params)
             pulled = frame.pull(gradient(params))  # C^T g, so that the Newton step is C C^T g
 
+            draw = frame.transform if isinstance(frame, KroneckerGaussian) else frame.draw
+
             def move(size: Array) -> PyTree:
-                return frame.draw(jax.tree.map(lambda p: size.astype(p.dtype) * p, pulled))
+                return draw(jax.tree.map(lambda p: size.astype(p.dtype) * p, pulled))
 
             log_joints = jax.lax.map(lambda size: target.log_joint(move(size)), sizes)
             best = jnp.argmax(jnp.where(jnp.isfinite(log_joints), log_joints, -jnp.inf))
@@ -254,7 +270,12 @@ class Laplace(ModeStart):
         self, target: Target, state: LaplaceState, draws: PyTree | None = None
     ) -> Gaussian:
         """The Gaussian of the frame."""
-        return to_family(state.frame, self.covariance)
+        return self._family(state.frame)
+
+    def _family(self, frame: Frame | KroneckerGaussian) -> Gaussian:
+        if isinstance(frame, KroneckerGaussian):
+            return frame
+        return to_family(frame, self.covariance)
 
     def predictive_target(self, target: Target, q: Family) -> Target:
         """The target with the network linearised at the mode, or as it is."""
@@ -267,3 +288,15 @@ class Laplace(ModeStart):
         return eqx.tree_at(
             lambda t: t.network, target, network, is_leaf=lambda leaf: leaf is target.network
         )
+
+    def predictive_draws(
+        self, target: Target, q: Family, key: Array, num: int, x: PyTree
+    ) -> tuple[Target, PyTree, PyTree]:
+        """Of the linearised outputs, where their covariance has a closed form."""
+        if self.predictive == "linearised" and isinstance(q, KroneckerGaussian):
+            return gaussian_outputs(target, q, key, num, x)
+        return super().predictive_draws(target, q, key, num, x)
+
+    def run_notes(self, target: Target, params: PyTree) -> list[str]:
+        """Leaves that have no Kronecker factors, if there are any."""
+        return kronecker.notes(target, params) if self.covariance == "kronecker" else []

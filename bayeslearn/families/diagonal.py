@@ -97,7 +97,7 @@ class DiagonalGaussian(Gaussian):
             return 0.5 * (square + k * jnp.log(2 * jnp.pi) - other.log_det) - self.entropy()
         if isinstance(other, BlockGaussian):
             return BlockGaussian.from_std(self.mean, self.std, other.groups).kl(other)
-        if isinstance(other, FullGaussian):
+        if isinstance(other, Gaussian) and not other.is_independent:
             return self.to_full().kl(other)
         if not isinstance(other, DiagonalGaussian | GaussianPrior):
             refuse("other", Shown(f"a {type(other).__name__}"), "be a Gaussian")

@@ -69,6 +69,11 @@ class Mixture(Family):
 
         Which members give one more is drawn at random.
         """
+        return self.sample_members(key, num)[0]
+
+    @double_precision
+    def sample_members(self, key: Array, num: int) -> tuple[PyTree, Array]:
+        """The draws of `sample`, and the number of the member that each is from."""
         each = -(-num // self.num_members)
         keys = jax.random.split(jax.random.fold_in(key, 1), self.num_members)
         parts = [member.sample(key, each) for member, key in zip(self.members, keys, strict=True)]
@@ -78,7 +83,7 @@ class Mixture(Family):
             stacked = jnp.stack(leaves, axis=1)[:, order]  # draw, member
             return stacked.reshape(-1, *stacked.shape[2:])[:num]
 
-        return jax.tree.map(in_turn, *parts)
+        return jax.tree.map(in_turn, *parts), jnp.tile(order, each)[:num]
 
     @double_precision
     def log_prob(self, params: PyTree) -> Array:

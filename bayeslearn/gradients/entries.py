@@ -24,11 +24,7 @@ def summed_squares(
     gradient: Callable[..., PyTree], arguments: tuple[PyTree, ...], scale: Array | None
 ) -> PyTree:
     """sum_i scale_i gradient(*arguments[i])^2, by chunks of rows of at most `CHUNK_BYTES`."""
-    num_rows = len(jax.tree.leaves(arguments)[0])
     shapes = jax.eval_shape(gradient, *jax.tree.map(lambda a: a[0], arguments))
-    bytes_each = 4 * tree.size(shapes)
-    limit = CHUNK_BYTES.get(jax.default_backend(), DEFAULT_CHUNK_BYTES)
-    size = min(num_rows, max(1, int(limit / max(bytes_each, 1))))
 
     def of_rows(arguments: tuple[PyTree, ...], scale: Array | None) -> PyTree:
         def summed(g: Array) -> Array:
@@ -39,12 +35,26 @@ def summed_squares(
 
         return jax.tree.map(summed, jax.vmap(gradient)(*arguments))
 
+    return sum_by_chunks(of_rows, arguments, scale, 4 * tree.size(shapes))
+
+
+def sum_by_chunks(
+    of_rows: Callable[[tuple[PyTree, ...], Array | None], PyTree],
+    arguments: tuple[PyTree, ...],
+    scale: Array | None,
+    bytes_each: int,
+) -> PyTree:
+    """The sum over chunks of `of_rows(arguments, scale)`, rows taking `bytes_each` bytes each."""
+    num_rows = len(jax.tree.leaves(arguments)[0])
+    limit = CHUNK_BYTES.get(jax.default_backend(), DEFAULT_CHUNK_BYTES)
+    size = min(num_rows, max(1, int(limit / max(bytes_each, 1))))
     if size == num_rows:
         return of_rows(arguments, scale)
     scale = jnp.ones(num_rows, jnp.float32) if scale is None else scale
     whole = num_rows // size * size
     chunks = jax.tree.map(lambda a: a[:whole].reshape(-1, size, *a.shape[1:]), (arguments, scale))
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, widened(s.dtype)), shapes)
+    shapes = jax.eval_shape(of_rows, *jax.tree.map(lambda a: a[0], chunks))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     total, _ = jax.lax.scan(
         lambda sums, chunk: (jax.tree.map(jnp.add, sums, of_rows(*chunk)), None), zeros, chunks
     )
@@ -70,7 +80,7 @@ class LeafAtSite:
         inputs: dict[int, Array],
         ds: Sequence[Array],
     ):
-        self.eqn, self.path, self.leaf = site.eqn, path, leaves[path.leaf]
+        self.site, self.eqn, self.path, self.leaf = site, site.eqn, path, leaves[path.leaf]
         self.variables = sites.variables(site.eqn)
         self.num_times = len(site.times)
         self.index = next(i for i, v in enumerate(self.variables) if site.paths.get(v) is path)
@@ -99,19 +109,48 @@ class LeafAtSite:
         }
         applies, rule = rules.get(self.eqn.primitive.name, (lambda: False, self._by_vjp))
         has_rule = not self.path.broadcasts and applies()
-        found = (rule if has_rule else self._by_vjp)(scale)
+        return self._undo_reshapes((rule if has_rule else self._by_vjp)(scale))
+
+    def _undo_reshapes(self, found: Array) -> Array:
+        """A value in the shape that the leaf has at its site, in the leaf's own."""
         like = jax.ShapeDtypeStruct(self.leaf.shape, found.dtype)
         reshape = partial(sites.apply_reshapes, self.path, is_cast=False)
         return jax.linear_transpose(reshape, like)(found)[0]
 
-    def _by_vjp(self, scale: Array | None) -> Array:
-        """By the equation's own vjp, for any primitive."""
+    def row_gradients(self) -> Array:
+        """The leaf's gradient for each row, in the leaf's shape."""
+        each = jax.vmap(self._gradient)(self.of_rows, self.ds)
+        return jax.vmap(self._undo_reshapes)(each.astype(widened(each.dtype)))
+
+    def inputs(self) -> tuple[Array, Callable[[Array], Array]]:
+        """Of a layer's weight: rows x, and what makes the (positions, inputs) of one row of x.
+
+        Of a table of vectors: the number of the entry at each position.
+        """
+        name = self.eqn.primitive.name
+        if name == "gather":
+            return self._numbers(), lambda numbers: numbers
+        if name == "conv_general_dilated":
+            return self._images()[0], self._patches
+        return self._dense_rows()[0], lambda x: x
+
+    def cotangents(self) -> Array:
+        """Of a layer's weight: (rows, positions, outputs)."""
+        name, (d, *_) = self.eqn.primitive.name, self.ds
+        if name == "gather":
+            return d.astype(widened(d.dtype)).reshape(*self._numbers().shape, -1)
+        if name == "conv_general_dilated":
+            images = jnp.moveaxis(self._images()[1], 2, -1)  # channels last
+            return images.reshape(len(images), -1, images.shape[-1])
+        return self._dense_rows()[1]
+
+    def _gradient(self, of_row: dict[int, Array], ds: list[Array]) -> Array:
+        """One row's gradient by the equation's own vjp, for any primitive."""
         before = sites.apply_reshapes(self.path, self.leaf)
+        return jax.vjp(lambda w: self._outs(w, of_row), before)[1](ds)[0]
 
-        def gradient(of_row: dict[int, Array], ds: list[Array]) -> Array:
-            return jax.vjp(lambda w: self._outs(w, of_row), before)[1](ds)[0]
-
-        return summed_squares(gradient, (self.of_rows, self.ds), scale)
+    def _by_vjp(self, scale: Array | None) -> Array:
+        return summed_squares(self._gradient, (self.of_rows, self.ds), scale)
 
     def _outs(self, before: Array, of_row: dict[int, Array]) -> list[Array]:
         """The equation's results for one row, at all times, as a function of the reshaped leaf."""
@@ -137,22 +176,31 @@ class LeafAtSite:
     def _is_dense(self) -> bool:
         return not self.eqn.params["dimension_numbers"][1][0] and len(self.of_rows) == 1
 
-    def _dense(self, scale: Array | None) -> Array:
-        """(a * a)^T (scale d * d) for one position; the squares of a_i^T d_i for several."""
+    def _dense_axes(self) -> tuple[list[int], list[int]]:
+        """Axes of the weight that are summed over, and the others."""
+        contracted, _ = self.eqn.params["dimension_numbers"]
+        summed = list(contracted[int(self.eqn.invars[1] is self.variables[self.index])])
+        return summed, [i for i in range(len(self.shape)) if i not in summed]
+
+    def _dense_rows(self) -> tuple[Array, Array]:
+        """x as (rows, positions, inputs), d as (rows, positions, outputs)."""
         (left, right), _ = self.eqn.params["dimension_numbers"]
         is_second = self.eqn.invars[1] is self.variables[self.index]
-        summed, of_x = (right, left) if is_second else (left, right)
-        shape = self.shape
-        free = [i for i in range(len(shape)) if i not in summed]
+        of_x, (summed, free) = (left if is_second else right), self._dense_axes()
         x, d = self._other(), self.ds[0].astype(widened(self.ds[0].dtype))
-        # x as (rows, positions, inputs), d as (rows, positions, outputs)
         start = 1 + self.num_times
-        num_inputs = math.prod(shape[i] for i in summed)
-        num_outputs = math.prod(shape[i] for i in free)
         x = jnp.moveaxis(x, [start + i for i in of_x], range(x.ndim - len(of_x), x.ndim))
         if not is_second:
             d = jnp.moveaxis(d, range(start, start + len(free)), range(d.ndim - len(free), d.ndim))
-        x, d = x.reshape(len(x), -1, num_inputs), d.reshape(len(d), -1, num_outputs)
+        num_inputs = math.prod(self.shape[i] for i in summed)
+        num_outputs = math.prod(self.shape[i] for i in free)
+        return x.reshape(len(x), -1, num_inputs), d.reshape(len(d), -1, num_outputs)
+
+    def _dense(self, scale: Array | None) -> Array:
+        """(a * a)^T (scale d * d) for one position; the squares of a_i^T d_i for several."""
+        summed, free = self._dense_axes()
+        shape = self.shape
+        x, d = self._dense_rows()
         is_turned = bool(free) and free[0] == 0  # so that the product has the layout of the leaf
         first, second = (d, x) if is_turned else (x, d)
         if x.shape[1] == 1:
@@ -176,29 +224,12 @@ class LeafAtSite:
 
     def _convolution(self, scale: Array | None) -> Array:
         """The squares of products of patches and cotangents."""
-        params = self.eqn.params
-        numbers = params["dimension_numbers"]
+        numbers = self.eqn.params["dimension_numbers"]
         shape = [self.shape[i] for i in numbers.rhs_spec]
-        x, d = self._other(), self.ds[0].astype(widened(self.ds[0].dtype))
-        # both as (rows, images, channels, space); steps of a scan count as images
-        start = 1 + self.num_times
-        x = x.transpose(*range(start), *(start + i for i in numbers.lhs_spec))
-        d = d.transpose(*range(start), *(start + i for i in numbers.out_spec))
-        x, d = (
-            x.reshape(len(x), -1, *x.shape[start + 1 :]),
-            d.reshape(len(d), -1, *d.shape[start + 1 :]),
-        )
-        edges = [(0, 0, 0)] * 2 + [
-            (low, high, dilation - 1)
-            for (low, high), dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
-        ]
-        offsets = list(itertools.product(*(range(n) for n in shape[2:])))
+        x, d = self._images()
 
         def gradient(x: Array, d: Array) -> Array:
-            padded = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)
-            patches = [self._patch(padded, offset, d.shape[2:]) for offset in offsets]
-            stacked = jnp.stack(patches, axis=1)  # images, offsets, channels, space
-            flat = stacked.reshape(*stacked.shape[:3], -1)
+            flat = self._stacked_patches(x)
             return jnp.einsum("npcs,nos->pco", flat, d.reshape(*d.shape[:2], -1))
 
         found = summed_squares(gradient, (x, d), scale)
@@ -206,6 +237,39 @@ class LeafAtSite:
         axes = [found.ndim - 1, found.ndim - 2, *range(found.ndim - 2)]  # of out, in, space
         order = sorted(range(found.ndim), key=lambda i: numbers.rhs_spec[i])
         return found.transpose([axes[i] for i in order])
+
+    def _images(self) -> tuple[Array, Array]:
+        """x and d as (rows, images, channels, space); steps of a scan count as images."""
+        numbers = self.eqn.params["dimension_numbers"]
+        x, d = self._other(), self.ds[0].astype(widened(self.ds[0].dtype))
+        start = 1 + self.num_times
+        x = x.transpose(*range(start), *(start + i for i in numbers.lhs_spec))
+        d = d.transpose(*range(start), *(start + i for i in numbers.out_spec))
+        return (
+            x.reshape(len(x), -1, *x.shape[start + 1 :]),
+            d.reshape(len(d), -1, *d.shape[start + 1 :]),
+        )
+
+    def _stacked_patches(self, x: Array) -> Array:
+        """One row's images as (images, offsets in the kernel, channels, positions)."""
+        params = self.eqn.params
+        numbers = params["dimension_numbers"]
+        kernel = [self.shape[i] for i in numbers.rhs_spec[2:]]
+        out = sites.aval(self.eqn.outvars[0]).shape
+        sizes = tuple(out[i] for i in numbers.out_spec[2:])
+        edges = [(0, 0, 0)] * 2 + [
+            (low, high, dilation - 1)
+            for (low, high), dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        padded = jax.lax.pad(x, jnp.zeros((), x.dtype), edges)
+        offsets = itertools.product(*(range(n) for n in kernel))
+        stacked = jnp.stack([self._patch(padded, offset, sizes) for offset in offsets], axis=1)
+        return stacked.reshape(*stacked.shape[:3], -1)
+
+    def _patches(self, x: Array) -> Array:
+        """One row's images as (positions, inputs): the patch that each output is made of."""
+        stacked = jnp.moveaxis(self._stacked_patches(x), -1, 1)
+        return stacked.reshape(stacked.shape[0] * stacked.shape[1], -1)
 
     def _patch(self, x: Array, offset: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
         """The inputs that the kernel's entry at `offset` multiplies, one for each output."""
@@ -221,27 +285,20 @@ class LeafAtSite:
     # Embeddings: a table of vectors
 
     def _is_lookup(self) -> bool:
-        numbers, sizes = self.eqn.params["dimension_numbers"], self.eqn.params["slice_sizes"]
-        shape = self.shape
-        out = sites.aval(self.eqn.outvars[0])
-        return (
-            self.eqn.invars[0] is self.variables[self.index]
-            and len(self.of_rows) == 1
-            and tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
-            and not numbers.operand_batching_dims
-            and tuple(sizes) == (1, *shape[1:])
-            and tuple(numbers.offset_dims) == tuple(range(out.ndim - len(shape) + 1, out.ndim))
-        )
+        return sites.is_lookup(self.site, self.variables[self.index])
+
+    def _numbers(self) -> Array:
+        """The entry of the table at each position: (rows, positions)."""
+        (indices,) = self.of_rows.values()
+        numbers = indices.reshape(len(indices), -1)
+        if self.eqn.params["mode"] == jax.lax.GatherScatterMode.CLIP:
+            numbers = jnp.clip(numbers, 0, self.shape[0] - 1)
+        return numbers
 
     def _lookup(self, scale: Array | None) -> Array:
         """d times the sum of the d of the same entry, scattered into the table."""
-        (indices,) = self.of_rows.values()
-        rows = len(indices)
-        number = indices.reshape(rows, -1)
-        if self.eqn.params["mode"] == jax.lax.GatherScatterMode.CLIP:
-            number = jnp.clip(number, 0, self.leaf.shape[0] - 1)
-        (d,) = self.ds
-        flat = d.astype(widened(d.dtype)).reshape(*number.shape, -1)
+        number, (d,) = self._numbers(), self.ds
+        flat = self.cotangents()
         is_same = (number[:, :, None] == number[:, None, :]).astype(flat.dtype)
         product = flat * (is_same @ flat)
         if scale is not None:

@@ -24,6 +24,7 @@ example by example; `fallbacks` returns their names.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +37,21 @@ from bayeslearn.tree import Array, PyTree
 Pull = Callable[..., tuple[PyTree, PyTree]]
 
 
-def outputs_and_pull(
-    function: Callable[[PyTree, PyTree], Array], params: PyTree, rows: PyTree
-) -> tuple[Array, Pull]:
-    """`function(params, row)` for all rows, and `pull(d, scale=None) -> gradient, squares`."""
-    leaves, treedef = jax.tree.flatten(params)
+class Taped(NamedTuple):
+    """A network's outputs for all rows, with what was recorded at its sites."""
+
+    plan: sites.Plan
+    leaves: list[Array]
+    outputs: Array
+    # From cotangents of the outputs to those of the leaves, and of what each site returns
+    pullback: Callable[[Array], tuple[list[Array], list[list[Array]]]]
+    recorded: list[dict[int, Array]]  # inputs of each site
+    probes: list[list[Array]]  # zeros like what each site returns
+
+
+def taped(function: Callable[[PyTree, PyTree], Array], params: PyTree, rows: PyTree) -> Taped:
+    """`function(params, row)` for all rows, with a probe at every site."""
+    leaves = jax.tree.leaves(params)
     num_rows = len(jax.tree.leaves(rows)[0])
     plan = sites.make_plan(function, params, rows)
 
@@ -55,6 +66,15 @@ def outputs_and_pull(
 
     probes = tape.make_probes(plan, num_rows)
     outputs, pullback, recorded = jax.vjp(evaluate, leaves, probes, has_aux=True)
+    return Taped(plan, leaves, outputs, pullback, recorded, probes)
+
+
+def outputs_and_pull(
+    function: Callable[[PyTree, PyTree], Array], params: PyTree, rows: PyTree
+) -> tuple[Array, Pull]:
+    """`function(params, row)` for all rows, and `pull(d, scale=None) -> gradient, squares`."""
+    treedef = jax.tree.structure(params)
+    plan, leaves, outputs, pullback, recorded, _ = taped(function, params, rows)
 
     def pull(cotangent: Array, scale: Array | None = None) -> tuple[PyTree, PyTree]:
         gradient, found = pullback(cotangent)
@@ -65,7 +85,7 @@ def outputs_and_pull(
                     entry = LeafAtSite(site, path, leaves, inputs, ds)
                     squares[path.leaf] = entry.squares(scale)
         if plan.fallbacks:
-            slow = _one_by_one(function, params, rows, cotangent, scale, plan.fallbacks)
+            slow = squares_one_by_one(function, params, rows, cotangent, scale, plan.fallbacks)
             for leaf, square in zip(plan.fallbacks, slow, strict=True):
                 squares[leaf] = square
         filled = [
@@ -83,7 +103,7 @@ def fallbacks(function: Callable[..., Array], params: PyTree, rows: PyTree) -> l
     return [names[i] for i in sites.make_plan(function, params, rows).fallbacks]
 
 
-def _one_by_one(
+def squares_one_by_one(
     function: Callable[[PyTree, PyTree], Array],
     params: PyTree,
     rows: PyTree,

@@ -204,6 +204,20 @@ class _Analysis:
         return Loop(eqn, block, tuple(is_row[num_consts:ends]), tuple(is_row[ends:]))
 
 
+def is_lookup(site: Site, var: Var) -> bool:
+    """Whether the site takes whole entries of a table, `var`, by numbers that rows have."""
+    eqn, shape = site.eqn, aval(var).shape
+    if eqn.primitive.name != "gather" or eqn.invars[0] is not var or sum(site.is_row) != 1:
+        return False
+    numbers, out = eqn.params["dimension_numbers"], aval(eqn.outvars[0])
+    return (
+        tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
+        and not numbers.operand_batching_dims
+        and tuple(eqn.params["slice_sizes"]) == (1, *shape[1:])
+        and tuple(numbers.offset_dims) == tuple(range(out.ndim - len(shape) + 1, out.ndim))
+    )
+
+
 def loop_sizes(eqn: Eqn) -> tuple[int, int]:
     """How many of a scan's inputs are constants, and how many are its carry.
 

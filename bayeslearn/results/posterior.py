@@ -161,12 +161,16 @@ class Posterior:
             num_samples = PREDICTIVE_DRAWS
             if isinstance(self.family, Draws):
                 num_samples = min(MAX_KEPT_DRAWS, self.family.num_draws)
+        rows = self.target.batch((x, np.zeros(1))).x
         if isinstance(self.family, Draws) and num_samples <= self.family.num_draws:
             draws = self.family.thinned(num_samples)
+            target = self.algorithm.predictive_target(self.target, self.family)
         else:
-            draws = self.family.sample(jax.random.key(seed), num_samples)
-        target = self.algorithm.predictive_target(self.target, self.family)
-        return Predictive(target, draws, self.target.batch((x, np.zeros(1))).x, layout)
+            key = jax.random.key(seed)
+            target, draws, rows = self.algorithm.predictive_draws(
+                self.target, self.family, key, num_samples, rows
+            )
+        return Predictive(target, draws, rows, layout)
 
     def calibrate(
         self,
