@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import numbers
+import os
 import reprlib
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class BayesLearnError(Exception):
@@ -66,6 +71,14 @@ def refuse(argument: str, value: object, must: str, remedy: str = "") -> NoRetur
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)
     raise ArgumentError(f"`{argument}` must {must}, got {shown}.{' ' + remedy if remedy else ''}")
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the first line outside this package that led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_whole(argument: str, value: object, least: int) -> None:

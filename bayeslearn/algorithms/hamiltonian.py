@@ -15,6 +15,8 @@ from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
+DENSE_LIMIT = 100  # weights up to which the mass matrix is dense by default
+
 Phase = tuple[PyTree, PyTree, Array, PyTree]  # position, momentum, log-density, gradient
 
 
@@ -100,9 +102,23 @@ class HamiltonianSampler(Sampler):
 
     step_size: float = hyper(0.1, "initial leapfrog step size; warm-up adapts it", above=0)
     mass_matrix: str = hyper(
-        "diagonal", "mass matrix from warm-up", choices=("identity", "diagonal", "dense")
+        "auto",
+        f"mass matrix from warm-up; auto: dense up to {DENSE_LIMIT} weights, else diagonal",
+        choices=("auto", "identity", "diagonal", "dense"),
     )
     target_acceptance: float = hyper(0.8, "target of the step size adaptation", above=0, below=1)
+
+    def metric_of(self, num_weights: int) -> str:
+        """The kind of mass matrix for so many weights."""
+        if self.mass_matrix != "auto":
+            return self.mass_matrix
+        return "dense" if num_weights <= DENSE_LIMIT else "diagonal"
+
+    def remedy(self, field: str, num_weights: int) -> str:
+        """What helps where trajectories are cut at the longest that `field` allows."""
+        is_dense = self.metric_of(num_weights) == "dense"
+        dense = "" if is_dense else 'write mass_matrix="dense", '
+        return f"{dense}raise `{field}`, or choose parameters of like scale with less correlation"
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a dense mass matrix that would not fit in memory."""
@@ -112,7 +128,11 @@ class HamiltonianSampler(Sampler):
     def init(self, key: Array, target: Target, params: PyTree) -> HamiltonianState:
         """A dispersed position around `params`."""
         position, warmup = warming.start(
-            key, target, params, mass_matrix=self.mass_matrix, step_size=self.step_size
+            key,
+            target,
+            params,
+            mass_matrix=self.metric_of(tree.size(params)),
+            step_size=self.step_size,
         )
         log_density, gradient = jax.value_and_grad(target.log_joint)(position)
         return HamiltonianState(position, log_density, gradient, jnp.zeros((), jnp.int32), warmup)
@@ -132,7 +152,7 @@ class HamiltonianSampler(Sampler):
             position,
             acceptance,
             num_warmup=self.num_warmup,
-            mass_matrix=self.mass_matrix,
+            mass_matrix=self.metric_of(position.size),
             target_acceptance=self.target_acceptance,
         )
         unravel = tree.unraveler(state.position)
@@ -146,4 +166,5 @@ class HamiltonianSampler(Sampler):
 
     def pool(self, states: HamiltonianState) -> HamiltonianState:
         """All chains with the mean of their adaptation."""
-        return states._replace(warmup=warming.pooled(states.warmup))
+        size = warming.window_size(self.num_warmup, states.count[0])
+        return states._replace(warmup=warming.pooled(states.warmup, size))

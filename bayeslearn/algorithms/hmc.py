@@ -63,6 +63,12 @@ class HMC(HamiltonianSampler):
     jitter: float = hyper(0.2, "relative jitter of step size and path", least=0, below=1)
     max_energy_error: float = hyper(1000.0, "energy error of a divergent trajectory", above=0)
 
+    def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
+        """`max_leapfrog` gradients, unless the number of steps is given."""
+        if self.num_leapfrog is not None:
+            return super().longest_trajectory(num_weights)
+        return self.max_leapfrog, self.remedy("max_leapfrog", num_weights)
+
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
     ) -> tuple[HamiltonianState, HMCInfo]:

@@ -69,6 +69,10 @@ class MAMS(HamiltonianSampler):
         if tree.size(params) < 2:
             refuse("params", tree.size(params), "hold at least two numbers for mams")
 
+    def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
+        """`max_steps` steps of two gradients."""
+        return 2 * self.max_steps, "raise `max_steps`, or scale the parameters alike"
+
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None
     ) -> tuple[HamiltonianState, MAMSInfo]:

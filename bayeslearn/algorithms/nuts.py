@@ -147,7 +147,13 @@ class NUTS(HamiltonianSampler):
     title: ClassVar[str] = "no-U-turn sampler"
 
     num_samples: int = hyper(500, "saved draws per chain", least=1)
-    max_doublings: int = hyper(7, "maximum doublings of a trajectory (2^n gradients)", least=1)
+    max_doublings: int = hyper(
+        10, "maximum doublings of a trajectory (2^n gradients)", least=1, most=20
+    )
+
+    def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
+        """2^max_doublings - 1 gradients."""
+        return 2**self.max_doublings - 1, self.remedy("max_doublings", num_weights)
 
     def step(
         self, key: Array, target: Target, state: HamiltonianState, batch: Batch | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from bayeslearn.algorithms.base import Capabilities, hyper
@@ -25,6 +26,10 @@ class Sampler(ModeStart):
     num_warmup: int = hyper(500, "steps that adapt and are discarded", least=0)
     num_samples: int = hyper(1000, "saved draws per chain", least=1)
     thin: int = hyper(1, "steps per saved draw", least=1)
+
+    def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
+        """Gradients of the longest trajectory allowed, and what helps where many are that long."""
+        return math.inf, ""
 
     def pooling_steps(self) -> tuple[int, ...]:
         """Numbers of steps after which chains pool their adaptation."""

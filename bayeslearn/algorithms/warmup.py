@@ -21,6 +21,10 @@ from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 
+MAX_TRIES = 20  # dispersed points, each half as far away, before a chain starts in the middle
+FLOOR = 5e-3  # draws that the window before counts for, so that a chain that stood still has scales
+
+
 class Warmup(NamedTuple):
     """Step size and inverse mass matrix, and the states of their adaptation."""
 
@@ -30,27 +34,53 @@ class Warmup(NamedTuple):
     moments: PyTree  # running covariance of the current window
 
 
-def windows(num_warmup: int) -> tuple[Array, Array]:
+def schedule(num_warmup: int) -> tuple[np.ndarray, np.ndarray]:
     """For each warm-up step: whether it updates the covariance, and whether it ends a window."""
     from blackjax.adaptation.window_adaptation import build_schedule
 
     with jax.ensure_compile_time_eval():
-        schedule = np.asarray(build_schedule(num_warmup), dtype=np.int32).reshape(-1, 2)
-    return jnp.asarray(schedule[:, 0] == 1), jnp.asarray(schedule[:, 1] == 1)
+        stages = np.asarray(build_schedule(num_warmup), dtype=np.int32).reshape(-1, 2)
+    return stages[:, 0] == 1, stages[:, 1] == 1
+
+
+def windows(num_warmup: int) -> tuple[Array, Array]:
+    """The schedule as arrays that a traced step can index."""
+    feeds, ends = schedule(num_warmup)
+    return jnp.asarray(feeds), jnp.asarray(ends)
 
 
 def pooling_steps(num_warmup: int) -> tuple[int, ...]:
     """Numbers of steps after which chains pool their adaptation."""
     if num_warmup == 0:
         return ()
-    return tuple(int(end) + 1 for end in np.flatnonzero(np.asarray(windows(num_warmup)[1])))
+    return tuple(int(end) + 1 for end in np.flatnonzero(schedule(num_warmup)[1]))
 
 
-def pooled(warmup: Warmup) -> Warmup:
-    """The mean adaptation of chains along a leading axis, at the end of a window.
+def window_size(num_warmup: int, count: Array) -> Array:
+    """Draws in the window that ended with step number `count` (from 1)."""
+    feeds, ends = schedule(num_warmup)
+    sizes, now = np.zeros(num_warmup), 0
+    for step in range(num_warmup):
+        now += feeds[step]
+        sizes[step] = now
+        now = 0 if ends[step] else now
+    return jnp.asarray(sizes)[count - 1]
+
+
+def diagonal_weight(dimension: int, num_draws: Array) -> Array:
+    """By how much a covariance of so many draws is shrunk towards its diagonal.
+
+    An error of size sqrt(d / n) does not matter, a metric without full rank does.
+    """
+    return dimension**2 / (dimension**2 + num_draws**2)
+
+
+def pooled(warmup: Warmup, num_draws: Array) -> Warmup:
+    """The mean adaptation of chains along a leading axis, at the end of a window of `num_draws`.
 
     It is the mean of log step sizes, and of the covariances within each chain: the distance
-    between chains measures how well they have mixed, not how large a step may be.
+    between chains measures how well they have mixed, not how large a step may be. A dense one is
+    shrunk less than each chain's was, for it has the draws of all.
     """
 
     def mean(leaf: Array) -> Array:
@@ -59,6 +89,12 @@ def pooled(warmup: Warmup) -> Warmup:
         return jnp.broadcast_to(jnp.mean(leaf, axis=0), leaf.shape)
 
     new = jax.tree.map(mean, warmup)
+    if warmup.inverse_mass.ndim == 3:
+        num_chains, dimension = warmup.inverse_mass.shape[:2]
+        kept = 1.0 - diagonal_weight(dimension, num_chains * num_draws)
+        gain = kept / (1.0 - diagonal_weight(dimension, num_draws))
+        is_diagonal = jnp.eye(dimension, dtype=bool)
+        new = new._replace(inverse_mass=new.inverse_mass * jnp.where(is_diagonal, 1.0, gain))
     return new._replace(step_size=jnp.exp(mean(jnp.log(warmup.step_size))))
 
 
@@ -76,7 +112,24 @@ def start(
     variance = 1.0 / tree.ravel(tree.double(starting_prec(key_prec, target, params, target.data)))
     params = tree.double(params)
     noise = jax.random.normal(key_noise, variance.shape, jnp.float64)
-    position = tree.unraveler(params)(tree.ravel(params) + jnp.sqrt(variance) * noise)
+    unravel, center = tree.unraveler(params), tree.ravel(params)
+
+    def at(tried: tuple[Array, Array]) -> PyTree:
+        number, noise = tried
+        scale = jnp.where(number < MAX_TRIES, 0.5**number, 0.0)
+        return unravel(center + scale * jnp.sqrt(variance) * noise)
+
+    def is_outside(tried: tuple[Array, Array]) -> Array:
+        return ~jnp.isfinite(target.log_joint(at(tried))) & (tried[0] < MAX_TRIES)
+
+    def again(tried: tuple[Array, Array]) -> tuple[Array, Array]:
+        number, noise = tried
+        key = jax.random.fold_in(key_noise, number)
+        return number + 1, jax.random.normal(key, noise.shape, noise.dtype)
+
+    # More than one try only where the density is zero close to `params`.
+    first = (jnp.zeros((), jnp.int32), noise)
+    position = at(jax.lax.while_loop(is_outside, again, first))
 
     if mass_matrix == "identity":
         variance = jnp.ones_like(variance)
@@ -84,8 +137,8 @@ def start(
     moments = mass_matrix_adaptation(mass_matrix != "dense")[0](variance.size, seed)
     averaging = dual_averaging_adaptation(0.8)[0](jnp.asarray(step_size, jnp.float64))
     averaging = jax.tree.map(jnp.asarray, averaging)
-    first = jnp.asarray(step_size, jnp.float64)
-    return position, jax.tree.map(jnp.asarray, Warmup(first, seed, averaging, moments))
+    initial = jnp.asarray(step_size, jnp.float64)
+    return position, jax.tree.map(jnp.asarray, Warmup(initial, seed, averaging, moments))
 
 
 def update(
@@ -124,9 +177,22 @@ def update(
 
     def new_window(old: Warmup) -> Warmup:
         moments = close(old.moments)
+        inverse_mass = moments.inverse_mass_matrix
+        if mass_matrix == "dense":
+            inverse_mass = _shrunk(old.moments, old.inverse_mass)
         averaging = restart(settle(old.averaging))
         averaging = jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), averaging, old.averaging)
         step_size = jnp.exp(averaging.log_step_size)
-        return Warmup(step_size, moments.inverse_mass_matrix, averaging, moments)
+        return Warmup(step_size, inverse_mass, averaging, moments)
 
     return jax.lax.cond(count < num_warmup, adapt, lambda w: w, warmup)
+
+
+def _shrunk(moments: PyTree, before: Array) -> Array:
+    """The covariance of a window's draws, shrunk to its diagonal, and a little to that before."""
+    from blackjax.adaptation.mass_matrix import welford_algorithm
+
+    cov, count, _ = welford_algorithm(False)[2](moments.wc_state)
+    diagonal = jnp.diag(jnp.diag(cov))
+    cov = cov + diagonal_weight(len(cov), count) * (diagonal - cov)
+    return (count * cov + FLOOR * jnp.diag(jnp.diag(before))) / (count + FLOOR)

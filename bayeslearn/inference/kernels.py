@@ -35,7 +35,7 @@ def init_state(
     layout: Layout | None = None,
 ) -> PyTree:
     """The first state at `params`."""
-    state = jax.tree.map(jnp.asarray, algorithm.init(key, target, params))
+    state = jax.tree.map(_as_array, algorithm.init(key, target, params))
     return state if layout is None else layout.on_state(state)
 
 
@@ -44,8 +44,14 @@ def init_state_from(
     algorithm: Algorithm, key: Array, target: Target, q: Family, *, layout: Layout | None = None
 ) -> PyTree:
     """The first state at a warm start's q."""
-    state = jax.tree.map(jnp.asarray, algorithm.init_from(key, target, q))
+    state = jax.tree.map(_as_array, algorithm.init_from(key, target, q))
     return state if layout is None else layout.on_state(state)
+
+
+def _as_array(leaf: Any) -> Array:
+    """With a type of its own: weak ones would compile steps again once they have become strong."""
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(leaf.dtype) if leaf.weak_type else leaf
 
 
 def run_steps(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.errors import DivergenceError
 from bayeslearn.inference.context import RunContext
+from bayeslearn.inference.kernels import log_joint
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
 from bayeslearn.inference.step_plan import StepPlan, plan_steps
@@ -46,6 +50,36 @@ class WarmStart(NamedTuple):
         q = before.approximation(run.target, run.state)
         compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
         return StartingPoint(q, run.target, compile_time)
+
+
+def start_chains(
+    context: RunContext, algorithm: Algorithm, starts: list[PyTree], plan: StepPlan
+) -> tuple[list[StartingPoint | None], list[str]]:
+    """The warm start of each chain, and notes.
+
+    A bare density may have no mode that can be reached, such as one truncated where it is highest:
+    chains then start at the parameters themselves.
+    """
+    begins: list[StartingPoint | None] = []
+    failures = []
+    for chain, params in enumerate(starts):
+        here = context if chain == 0 else context.subphase(f"chain {chain}")
+        try:
+            begin = WarmStart().run(here, algorithm, [params], plan)
+        except DivergenceError:
+            if not context.target.is_density:
+                raise
+            begin = None
+            failures.append(chain)
+        if begin is not None and context.target.is_density:
+            if not bool(jnp.isfinite(log_joint(begin.target, begin.q.mean))):
+                begin = None
+                failures.append(chain)
+        begins.append(begin)
+    if not failures:
+        return begins, []
+    who = "The chains" if len(failures) == len(starts) else f"{len(failures)} chain(s)"
+    return begins, [f"{who} start without a warm start, which met a density that is not finite."]
 
 
 def freeze_leaves(

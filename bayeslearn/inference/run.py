@@ -24,17 +24,22 @@ from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, RunOutcome, StartingPoint, optimize
 from bayeslearn.inference.options import Phase
-from bayeslearn.inference.phases import WarmStart, freeze_leaves
+from bayeslearn.inference.phases import WarmStart, freeze_leaves, start_chains
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.sample import sample
-from bayeslearn.inference.setup import Bound, bind
+from bayeslearn.inference.setup import NUM_CHAINS, Bound, bind
 from bayeslearn.inference.step_plan import EARLIER_FRACTION, StepPlan, plan_as_before, plan_steps
 from bayeslearn.models.target import Target
 from bayeslearn.precision import to_host
 from bayeslearn.storage.fingerprints import digest, fingerprint
 from bayeslearn.tree import PyTree
 
-NUM_CHAINS = 4
+
+
+ONE_START = (
+    "Several modes were not looked for: all chains start from one point. Let `fit` initialise the"
+    " network, or give a log-density `init=`, which draws a start for each chain."
+)
 
 
 class RunResult(NamedTuple):
@@ -168,31 +173,50 @@ def _run_single(
     if bound.initial is not None and algorithm.capabilities.accepts_initial_gaussian:
         begin = StartingPoint(bound.initial, context.target)
         num_steps = num_steps if request.is_legacy or total is None else total
+    elif algorithm.capabilities.is_sampler:
+        return _run_sampler(context, request, cast(Sampler, algorithm), starts, plan)
     elif stream is None or stream.restarts:
         begin = WarmStart(multistart).run(context, algorithm, starts, plan)
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
-    if algorithm.capabilities.is_sampler:
-        chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
-        same = [starts[0]] * chains
-        outcome = sample(context, cast(Sampler, algorithm), same, [begin] * chains)
-    else:
-        outcome = optimize(
-            context,
-            algorithm,
-            starts[0],
-            begin,
-            num_steps,
-            request.options.eval_every,
-            _patience(request, bound.num_steps),
-            may_end=total is None,
-        )
+    outcome = optimize(
+        context,
+        algorithm,
+        starts[0],
+        begin,
+        num_steps,
+        request.options.eval_every,
+        _patience(request, bound.num_steps),
+        may_end=total is None,
+    )
     warm = 0.0 if begin is None else begin.compile_time
     state = context.gather_to_host(outcome.state)
     target = context.target_on_host(outcome.target)
     family = algorithm.approximation(target, state, outcome.draws)
     if isinstance(algorithm, Joint):
         algorithm, state = algorithm.inner, state.inner
+    outcome = outcome._replace(state=state, compile_time=outcome.compile_time + warm)
+    return _Finished(outcome, family, algorithm, notes)
+
+
+def _run_sampler(
+    context: RunContext,
+    request: Request,
+    algorithm: Sampler,
+    starts: list[PyTree],
+    plan: StepPlan,
+) -> _Finished:
+    """The chains of a sampler, each from a start of its own where there are several."""
+    begins, notes = start_chains(context, algorithm, starts, plan)
+    if len(starts) == 1 and not request.is_legacy:
+        notes.append(ONE_START)
+    num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
+    if len(starts) < num_chains:
+        starts, begins = starts * num_chains, begins * num_chains
+    outcome = sample(context, algorithm, starts[:num_chains], begins[:num_chains])
+    warm = sum(begin.compile_time for begin in begins[:1] if begin is not None)
+    state = context.gather_to_host(outcome.state)
+    family = algorithm.approximation(outcome.target, state, outcome.draws)
     outcome = outcome._replace(state=state, compile_time=outcome.compile_time + warm)
     return _Finished(outcome, family, algorithm, notes)
 

@@ -36,7 +36,7 @@ def sample(
 ) -> RunOutcome:
     """Run a chain from each of `params`, or from the q that a warm start has left there."""
     began = time.perf_counter()
-    first = starts[0]
+    first = next((start for start in starts if start is not None), None)
     target = context.target_on_host(context.target if first is None else first.target).marginal()
     key = context.gather_to_host(context.key)
     starts = [
@@ -171,13 +171,6 @@ class _Chains:
         draws = pop_draws(arrays, like, int(placement.is_batched))
         if self.target.likelihood is not None and self.target.likelihood.is_marginal:
             draws = sample_marginalized(self.target, draws, named_key(self.key, "complete"))
-        notes = []
-        num_diverging = int(np.sum(arrays.get("diverging", 0)))
-        if num_diverging:
-            notes.append(
-                f"{num_diverging} of {arrays['diverging'].size} trajectories diverged; raise"
-                " `target_acceptance` or `num_warmup` if there are many."
-            )
         gradients = [arrays[n] for n in ("num_gradients", "warmup_num_gradients") if n in arrays]
         seconds = time.perf_counter() - began
         total = int(sum(np.sum(part) for part in gradients))
@@ -186,5 +179,5 @@ class _Chains:
         )
         state = placement.collect(run.states)
         return RunOutcome(
-            state, self.target, draws, arrays, None, run.stop_reason, notes, compile_time
+            state, self.target, draws, arrays, None, run.stop_reason, [], compile_time
         )

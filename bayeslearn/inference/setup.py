@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
@@ -23,7 +22,7 @@ from bayeslearn.data.rows import Batch, Data, check_data, is_arrays, merge_rows,
 from bayeslearn.data.streams import Stream
 from bayeslearn.distributed.mesh import on_host
 from bayeslearn.distributed.processes import gather
-from bayeslearn.errors import DataWarning, Shown, refuse
+from bayeslearn.errors import DataWarning, Shown, refuse, warn
 from bayeslearn.families.base import Family, Gaussian
 from bayeslearn.inference.arguments import check_suits, is_auto
 from bayeslearn.inference.context import named_key
@@ -36,6 +35,7 @@ from bayeslearn.tree import Array, PyTree
 
 SCALE_WARNING = 1e4  # columns larger than this, or smaller than its inverse, deserve a warning
 MAX_WEIGHTS_FOR_STARTS = 10_000
+NUM_CHAINS = 4
 
 
 class Bound(NamedTuple):
@@ -83,6 +83,8 @@ def bind(request: Request, key: Array) -> Bound:
         starts = further_starts(key, target, start, algorithm.num_members)
     elif multistart is not None:
         starts = further_starts(key, target, start, multistart.num_starts)
+    elif algorithm.capabilities.is_sampler:
+        starts = _chain_starts(request, key, target, start)
     rows = 1 if target.data is None else len(target.data.y)
     if is_auto(batch_size):
         batch_size = auto_batch_size(rows)
@@ -108,6 +110,23 @@ def bind(request: Request, key: Array) -> Bound:
         _total_steps(request, target, int(batch_size), stream),
         given,
     )
+
+
+def _chain_starts(request: Request, key: Array, target: Target, start: PyTree) -> list[PyTree]:
+    """A start for each chain, independent of the others where that is possible; else one for all.
+
+    Chains that start around one mode cannot see that there are others.
+    """
+    num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
+    draw = target.draw_start
+    if request.init is not None or request.is_legacy:
+        return [start]
+    if draw is not None:
+        keys = jax.random.split(named_key(key, "starts"), num_chains)
+        return [check_start(draw(own), start) for own in keys]
+    if target.data is None or target.frozen is not None:
+        return [start]
+    return further_starts(key, target, start, num_chains)
 
 
 def _check_composite(request: Request, algorithm: Composite, target: Target) -> None:
@@ -298,4 +317,4 @@ def _warn_of_data(target: Target) -> None:
                 f" {odd.min():.3g}. Scale them to unit variance, as the estimators do."
             )
     if found:
-        warnings.warn(" ".join(found), DataWarning, stacklevel=5)
+        warn(" ".join(found), DataWarning)

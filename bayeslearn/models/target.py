@@ -40,6 +40,7 @@ class Target(eqx.Module):
     dtypes: tuple[str, ...] = eqx.field(static=True)
     density: Callable[[PyTree], Array] | None = eqx.field(static=True, default=None)
     start: PyTree = None
+    draw_start: Callable[[Array], PyTree] | None = eqx.field(static=True, default=None)
     frozen: PyTree = None  # the network's leaves that have no posterior
     frozen_prior: BoundPrior | None = None
     microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
@@ -48,13 +49,21 @@ class Target(eqx.Module):
 
     @staticmethod
     @precision.double_precision
-    def from_log_density(log_density: Callable[[PyTree], Array], params: PyTree) -> Target:
+    def from_log_density(
+        log_density: Callable[[PyTree], Array],
+        params: PyTree,
+        init: Callable[[Array], PyTree] | None = None,
+    ) -> Target:
         """Any unnormalised log-density of any pytree; `params` are the initial values.
 
         It is evaluated in double precision, and counts as one observation with a flat prior.
+        `init(key)` draws parameters to start from: each chain of a sampler then has a start of its
+        own, so that R-hat sees whether they find different modes. Draw widely.
         """
         if not callable(log_density):
             refuse("log_density", log_density, "be a function of the parameters")
+        if init is not None and not callable(init):
+            refuse("init", init, "be a function that draws parameters, given a key")
         start = tree.double(check_params(jax.tree.map(jnp.asarray, params)))
         shape = jax.eval_shape(log_density, start)
         if jax.tree.leaves(shape) != [shape] or shape.shape != ():
@@ -69,6 +78,7 @@ class Target(eqx.Module):
             dtypes=(),
             density=log_density,
             start=start,
+            draw_start=init,
         )
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -11,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayeslearn.errors import DataWarning, NotAvailableError
+from bayeslearn.errors import DataWarning, NotAvailableError, warn
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.calibration_maps import (
     ROUNDING,
@@ -129,11 +128,10 @@ def warn_too_few(level: float, maps: Sequence[ConformalMap], what: str, result: 
     needed = int(np.ceil(level / (1.0 - level) - ROUNDING))
     totals = [float(own.weight[-1, 0]) for own in maps]
     where = " of a group" if len(totals) > 1 else ""
-    warnings.warn(
+    warn(
         f"A conformal {what} of level {level:g} needs at least {needed} calibration rows{where},"
         f" and there are {min(totals):g}: it is {result}.",
         DataWarning,
-        stacklevel=5,
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a sampler has mixed: R-hat and effective sample sizes.
+"""Whether a sampler's draws can be trusted: R-hat, effective sample sizes, and what went wrong.
 
 Both are rank-normalised and split; see `bayeslearn.results.convergence`. Hidden units of a network
 can be swapped without changing its predictions, so chains may sit in different copies of the same
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import numpy as np
 
+from bayeslearn import tree
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch, total_weight
 from bayeslearn.errors import ArgumentError, Shown, refuse
@@ -29,11 +30,15 @@ ROWS = 20  # training rows whose predictions are examined
 WEIGHTS = 200  # single weights that are examined
 MAX_RHAT = 1.05
 MIN_ESS_PER_CHAIN = 50
+MAX_DIVERGING = 1e-3  # fraction of the trajectories
+MAX_SATURATED = 0.05  # fraction of the draws whose trajectories were cut at the longest
+MIN_BFMI = 0.3
+MIN_DRAWS_FOR_BFMI = 100
 
 
 class Diagnostics(NamedTuple):
     """R-hat, bulk and tail ESS of some weights, of predictions at training rows, and of the
-    log-density; `warning` is empty if the chains have mixed.
+    log-density; `warning` is empty if nothing is wrong with the draws.
 
     `bfmi` is the E-BFMI of each chain of HMC and NUTS, NaN for other samplers and thinned chains.
     """
@@ -77,33 +82,96 @@ def diagnose(posterior: Posterior) -> Diagnostics:
     weights = convergence(_some_weights(posterior))
     values, what = _monitored(posterior)
     predictions = weights if values is None else convergence(values)
-    log_density = posterior.trace["log_density"][:, :, None]
-    rhat_density = float(convergence(log_density, has_tail=False)[0][0])
+    rhat_density = _rhat_log_density(posterior)
     divergences = int(np.sum(posterior.trace.get("diverging", 0)))
-    warning = ""
-    if not posterior.algorithm.capabilities.is_composite:  # whose chains stay in modes of their own
-        warning = _warning(posterior.algorithm.name, what, predictions, chains, num)
-    energy = _energy(posterior)
-    fraction = np.full(chains, np.nan) if energy is None else bfmi(energy)
+    warning = " ".join(_problems(posterior, predictions, rhat_density, what)[0])
+    fraction = _bfmi(posterior)
     return Diagnostics(*weights, *predictions, rhat_density, divergences, warning, fraction)
+
+
+@double_precision
+def problems(posterior: Posterior) -> tuple[list[str], list[str]]:
+    """What to warn about in a sampler's run, and what is worth a note; without `diagnose`'s cost."""
+    values, what = _monitored(posterior)
+    values = _some_weights(posterior) if values is None else values
+    statistics = convergence(values, has_tail=False)
+    return _problems(posterior, statistics, _rhat_log_density(posterior), what)
+
+
+def _problems(
+    posterior: Posterior, statistics: Statistics, rhat_density: float, what: str
+) -> tuple[list[str], list[str]]:
+    """Warnings and notes."""
+    name = posterior.algorithm.name
+    chains, num = posterior.trace["log_density"].shape
+    found = [_saturation(posterior), _low_bfmi(name, _bfmi(posterior))]
+    if not posterior.algorithm.capabilities.is_composite:  # whose chains stay in modes of their own
+        mixing = _not_mixed(name, what, statistics, chains, num)
+        if not mixing and not posterior.target.is_density and rhat_density > MAX_RHAT:
+            mixing = _disagreement(name, "log-density", rhat_density)
+        found.insert(0, mixing)
+    warnings = [text for text in found if text]
+    diverging, is_many = _divergences(posterior)
+    notes = [diverging] if diverging and not is_many else []
+    return warnings + ([diverging] if is_many else []), notes
+
+
+def _rhat_log_density(posterior: Posterior) -> float:
+    return float(rhat(posterior.trace["log_density"][:, :, None])[0])
+
+
+def _divergences(posterior: Posterior) -> tuple[str, bool]:
+    """The sentence on divergent trajectories, and whether they are too many."""
+    diverging = posterior.trace.get("diverging")
+    if diverging is None or not np.sum(diverging):
+        return "", False
+    number, total = int(np.sum(diverging)), diverging.size * getattr(posterior.algorithm, "thin", 1)
+    remedy = "lower `energy_error`"
+    if hasattr(posterior.algorithm, "target_acceptance"):
+        remedy = "raise `target_acceptance` or `num_warmup`"
+    text = (
+        f"{number} of {total} trajectories diverged: the draws may miss where the density changes"
+        f" quickly; {remedy}, or use parameters of like scale and without limits."
+    )
+    return text, number > MAX_DIVERGING * total
+
+
+def _saturation(posterior: Posterior) -> str:
+    """The warning where many trajectories were cut at their longest."""
+    algorithm, numbers = posterior.algorithm, posterior.trace.get("num_gradients")
+    if not isinstance(algorithm, Sampler) or numbers is None:
+        return ""
+    longest, remedy = algorithm.longest_trajectory(tree.size(posterior.family.mean))
+    fraction = float(np.mean(numbers >= longest * algorithm.thin))
+    if fraction <= MAX_SATURATED:
+        return ""
+    return (
+        f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at {longest:.0f}"
+        f" gradients, the longest allowed. Draws are correlated and may be off; {remedy}."
+    )
+
+
+def _low_bfmi(name: str, fractions: np.ndarray) -> str:
+    if np.all(np.isnan(fractions)) or np.nanmin(fractions) >= MIN_BFMI:
+        return ""
+    return (
+        f"E-BFMI of {name} is down to {np.nanmin(fractions):.2f} (below {MIN_BFMI}): energies are"
+        " explored slowly, and tails may be missed. Rescale the parameters, or run longer."
+    )
+
+
+def _bfmi(posterior: Posterior) -> np.ndarray:
+    """E-BFMI of each chain; NaN without energies, and for chains that are too short."""
+    energy = _energy(posterior)
+    chains, num = posterior.trace["log_density"].shape
+    is_known = energy is not None and num >= MIN_DRAWS_FOR_BFMI
+    return bfmi(energy) if is_known else np.full(chains, np.nan)
 
 
 def _energy(posterior: Posterior) -> np.ndarray | None:
     """Energies (chains, draws); None without, or if they are averages over thinned steps."""
     is_thinned = isinstance(posterior.algorithm, Sampler) and posterior.algorithm.thin > 1
     return None if is_thinned else posterior.trace.get("energy")
-
-
-@double_precision
-def not_mixed(posterior: Posterior) -> str:
-    """The warning of `diagnose` alone, at a fraction of the time."""
-    chains, num = posterior.trace["log_density"].shape
-    if chains < 2:
-        return ""
-    values, what = _monitored(posterior)
-    values = _some_weights(posterior) if values is None else values
-    statistics = convergence(values, has_tail=False)
-    return _warning(posterior.algorithm.name, what, statistics, chains, num)
 
 
 def _some_weights(posterior: Posterior) -> np.ndarray:
@@ -144,7 +212,7 @@ def _outputs(target: Target, draws: PyTree, x: PyTree) -> Array:
     return jax.lax.map(chain, draws)
 
 
-def _warning(name: str, what: str, statistics: Statistics, chains: int, num: int) -> str:
+def _not_mixed(name: str, what: str, statistics: Statistics, chains: int, num: int) -> str:
     rhats, bulk, _ = statistics
     # Constant quantities have no R-hat; they cannot disagree either.
     worst = np.nan if np.all(np.isnan(rhats)) else float(np.nanmax(rhats))
@@ -152,17 +220,22 @@ def _warning(name: str, what: str, statistics: Statistics, chains: int, num: int
     if chains < 2:
         return ""
     if worst > MAX_RHAT:
-        return (
-            f"The chains of {name} have not mixed: R-hat of the {what} is up to {worst:.3g}"
-            f" (above {MAX_RHAT}). Do not trust standard deviations and intervals yet; run longer"
-            " (num_warmup, num_samples, thin), or use nuts or a variational method."
-        )
+        return _disagreement(name, what, worst)
     if fewest < MIN_ESS_PER_CHAIN * chains:
         return (
             f"The {chains * num} draws of {name} are worth only {fewest:.0f} independent ones for"
             f" some {what}. Means are usable, tails are not; run longer (num_samples, thin)."
         )
     return ""
+
+
+def _disagreement(name: str, what: str, worst: float) -> str:
+    others = "a variational method" if name == "nuts" else "nuts or a variational method"
+    return (
+        f"The chains of {name} have not mixed: R-hat of the {what} is up to {worst:.3g}"
+        f" (above {MAX_RHAT}). Do not trust standard deviations and intervals yet; run longer"
+        f" (num_warmup, num_samples, thin), or use {others}."
+    )
 
 
 def has_all_rows(target: Target) -> bool:

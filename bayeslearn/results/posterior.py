@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-import warnings
 from typing import Any
 
 import jax
@@ -26,6 +25,7 @@ from bayeslearn.errors import (
     check_whole,
     moved_keywords,
     refuse,
+    warn,
 )
 from bayeslearn.families import Draws, Mixture, Point
 from bayeslearn.families.base import ClosedForm, Family
@@ -41,8 +41,8 @@ from bayeslearn.results.diagnostics import (
     Diagnostics,
     all_rows,
     diagnose,
-    not_mixed,
     outputs_at_rows,
+    problems,
 )
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
@@ -55,7 +55,8 @@ MAX_KEPT_DRAWS = 1000
 
 
 class MixingWarning(UserWarning):
-    """A sampler's chains disagree, or too few of their draws are worth an independent one."""
+    """A sampler's draws cannot be trusted yet: its chains disagree, too few draws are worth an
+    independent one, trajectories diverge or are cut short, or energies are explored slowly."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -94,11 +95,15 @@ class Posterior:
 
     @classmethod
     def from_run(cls, result: RunResult) -> Posterior:
-        """The posterior of a run; warns where a sampler's chains have not mixed."""
+        """The posterior of a run; warns, and notes, where a sampler's draws cannot be trusted."""
         posterior = cls(**result._asdict())
-        if result.algorithm.capabilities.is_sampler and result.trace:
-            posterior.warn_if_not_mixed()
-        return posterior
+        if posterior.draws is None or "log_density" not in result.trace:
+            return posterior
+        serious, others = problems(posterior)
+        if result.algorithm.capabilities.is_sampler:  # the chains of a composite are a means
+            for text in serious:
+                warn(text, MixingWarning)
+        return dataclasses.replace(posterior, notes=(*posterior.notes, *serious, *others))
 
     @property
     def draws(self) -> PyTree | None:
@@ -361,12 +366,6 @@ class Posterior:
         A sampler gives all its draws, other methods `num_samples` of q as one chain.
         """
         return to_arviz(self, num_samples=num_samples, seed=seed)
-
-    def warn_if_not_mixed(self) -> None:
-        """Warn if the chains have not mixed."""
-        warning = not_mixed(self)
-        if warning:
-            warnings.warn(warning, MixingWarning, stacklevel=4)
 
     def __repr__(self) -> str:
         lines = [

@@ -22,7 +22,6 @@ import contextlib
 import os
 import secrets
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ import numpy as np
 from bayeslearn.data.streams import Position
 from bayeslearn.distributed.processes import any_process, is_first
 from bayeslearn.duration import parse_duration
-from bayeslearn.errors import CheckpointWarning, StorageError, check_whole, refuse
+from bayeslearn.errors import CheckpointWarning, StorageError, check_whole, refuse, warn
 from bayeslearn.storage import codec, folders
 from bayeslearn.storage.fingerprints import check_same, versions
 from bayeslearn.storage.legacy import upgrade_request
@@ -160,7 +159,7 @@ class Checkpointer(SignalListener):
             if found is None:
                 raise StorageError(" ".join(["No checkpoint is sound.", *reasons]))
             instead = f"Checkpoint {found.number} in {self.folder} is used instead."
-            warnings.warn(" ".join([*reasons, instead]), CheckpointWarning, stacklevel=5)
+            warn(" ".join([*reasons, instead]), CheckpointWarning)
         if found is not None:
             self._finished, self._parts = found.finished, found.parts
             self._parts_phase = found.phase
@@ -322,11 +321,10 @@ class Checkpointer(SignalListener):
                 self.files.remove(name)
             self._failures += 1
             if self._failures == 1:
-                warnings.warn(
+                warn(
                     f"No checkpoint could be written to {self.folder} ({error}). The run goes on"
                     " and tries again later; earlier checkpoints are kept.",
                     CheckpointWarning,
-                    stacklevel=6,
                 )
             return False
         self._finished, self._parts, self._parts_phase = finished, parts, phase

@@ -168,7 +168,7 @@ def _fit_split(
         run.seconds.append(time.perf_counter() - began)
     run.compiling += clock.compiling
     run.notes += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    run.notes += estimator.posterior_.notes
+    run.notes += [n for n in estimator.posterior_.notes if n not in run.notes]
     if any(note.startswith("Interrupted:") for note in estimator.posterior_.notes):
         raise KeyboardInterrupt  # an ensemble keeps the members it has; a comparison ends
     if any(issubclass(w.category, MixingWarning) for w in caught):
