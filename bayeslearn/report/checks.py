@@ -98,7 +98,7 @@ def before_calibration(estimator: BayesianNN, rows: Rows) -> JSON:
     return {"metrics": cast(JSON, scores), "calibration": calibration(predictive, rows.y)}
 
 
-class Held(NamedTuple):
+class Hits(NamedTuple):
     """Of each held-out row: whether it is covered (or its class right), how probable that was,
     and by what rows are ordered: the mean, or the probability of the predicted class."""
 
@@ -107,16 +107,16 @@ class Held(NamedTuple):
     order: np.ndarray
 
 
-def held(predictive: PredictiveBase, y: np.ndarray, level: float) -> Held:
+def hits_of(predictive: PredictiveBase, y: np.ndarray, level: float) -> Hits:
     """Rows against what was predicted for them."""
     if predictive.kind == "classification":
         top = predictive.probs.max(axis=1)
-        return Held(predictive.probs.argmax(axis=1) == y, top, top)
+        return Hits(predictive.probs.argmax(axis=1) == y, top, top)
     covered = first_column(is_covered(predictive, y))
-    return Held(covered, np.full(len(y), level), first_column(predictive.mean))
+    return Hits(covered, np.full(len(y), level), first_column(predictive.mean))
 
 
-def deciles(rows: Held) -> list[JSON]:
+def deciles(rows: Hits) -> list[JSON]:
     """Coverage (or accuracy) in tenths of the held-out rows; fewer bins of few rows."""
     number = min(DECILES, len(rows.order) // MIN_BIN)
     if number < 2:
@@ -132,7 +132,7 @@ def deciles(rows: Held) -> list[JSON]:
     ]
 
 
-def groups(rows: Held, X: Inputs, names: list[str], predicted: np.ndarray | None) -> list[JSON]:
+def groups(rows: Hits, X: Inputs, names: list[str], predicted: np.ndarray | None) -> list[JSON]:
     """Coverage (or accuracy) by the values of each column that has few, and by predicted class.
 
     `predicted` are the predicted classes by name, None for a regression.
@@ -247,7 +247,7 @@ def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _fraction(rows: Held, part: np.ndarray) -> dict[str, JSON]:
+def _fraction(rows: Hits, part: np.ndarray) -> dict[str, JSON]:
     return {
         "rows": len(part),
         "good": round(float(np.mean(rows.is_good[part])), 4),

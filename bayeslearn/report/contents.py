@@ -154,7 +154,7 @@ def describe_method(name: str, estimator: BayesianNN, judged: Judged, is_whole: 
         codes = predictive.probs.argmax(axis=1)
         predicted = np.asarray(names)[codes]
         part["confusion"] = checks.confusion(codes, rows.y, len(names))
-    fractions = checks.held(predictive, rows.y, LEVEL)
+    fractions = checks.hits_of(predictive, rows.y, LEVEL)
     about: Contents = {
         "method": name,
         "weights": tree.size(posterior.family.mean),

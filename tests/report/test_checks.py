@@ -104,9 +104,9 @@ def test_coverage_by_part_adds_up_to_coverage(contents, fit, regressor, split):
 
 
 def test_groups_are_values_of_a_column_that_has_few():
-    held = checks.Held(np.array([True, False, True, True]), np.full(4, 0.9), np.arange(4.0))
+    hits = checks.Hits(np.array([True, False, True, True]), np.full(4, 0.9), np.arange(4.0))
     x = np.array([[1.0, 0.5], [1.0, 0.6], [2.0, 0.7], [2.0, 0.8]]).repeat(3, axis=0)[::3]
-    found = checks.groups(held, x, ["floor", "size"], None)
+    found = checks.groups(hits, x, ["floor", "size"], None)
     assert [group["name"] for group in found][:2] == ["floor = 1", "floor = 2"]
     assert [group["good"] for group in found][:2] == [0.5, 1.0]
 
