@@ -6,19 +6,25 @@ A line such as `<!-- options vogn -->` in a page becomes the table of VOGN's set
     equations NAME  the head of its file, with its paper's equations
     options NAME    its hyper-parameters, with defaults and documentation
     algorithms      the table of all algorithms
+    gallery         a picture of every algorithm, by docs/gallery.py
     api MODULE      every public name of a module, with signature and documentation
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MARKER = re.compile(r"^<!-- (facts|equations|options|algorithms|api) ?([\w.-]*) -->$", re.MULTILINE)
+MARKER = re.compile(
+    r"^<!-- (facts|equations|options|algorithms|gallery|api) ?([\w.-]*) -->$", re.MULTILINE
+)
+GALLERY = Path(__file__).parent / "gallery"
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 # Named without an underscore because other modules of the library use them.
 INTERNAL = {
@@ -58,18 +64,17 @@ def fill(markdown: str) -> str:
     """The page with every marker replaced."""
     makers = {
         "facts": facts,
-        "equations": equations,
+        "equations": folded if "\n$$\n" in markdown else equations,
         "options": options,
         "algorithms": lambda _: algorithms(),
+        "gallery": lambda _: gallery(),
         "api": api,
     }
     return MARKER.sub(lambda found: makers[found[1]](found[2]), markdown)
 
 
 def _algorithm(name: str) -> Any:
-    import bayeslearn as bl
-
-    return bl.ALGORITHMS[name]
+    return _algorithms()[name]
 
 
 def facts(name: str) -> str:
@@ -83,8 +88,23 @@ def facts(name: str) -> str:
             f"- for: {entry.when}",
             f"- needs: {needs(cls)}",
             f"- is judged by {_judged(cls)}",
+            *_shown(name),
         ]
     )
+
+
+def _shown(name: str) -> list[str]:
+    """The picture of an algorithm on its page."""
+    if _picture(name) is None:
+        return []
+    what = "one-dimensional data with a gap, and two moons"
+    return [
+        "",
+        f"![{name} on {what}](../{_picture(name)}){{ .shown }}",
+        "",
+        f"*The 90 % band (pale) and that of the mean (dark), and class probabilities, on {what}:"
+        f" {_seconds(name)}, compiling included.*",
+    ]
 
 
 def _judged(cls: Any) -> str:
@@ -97,6 +117,39 @@ def equations(name: str) -> str:
     """The head of the algorithm's file without its title."""
     head = inspect.getdoc(sys.modules[_algorithm(name).__module__]) or ""
     return head.partition("\n\n")[2]
+
+
+def folded(name: str) -> str:
+    """The same below typeset equations, folded."""
+    text = textwrap.indent(equations(name), "    ")
+    return f'??? note "Symbols and details, as the source file states them"\n\n{text}'
+
+
+def gallery() -> str:
+    """The pictures that there are, each with its seconds and a link to its page."""
+    figures = [
+        f'<figure markdown="span">[![{name}]({picture})](algorithms/{name}.md)'
+        f"<figcaption>[**{name}**](algorithms/{name}.md): {_seconds(name)}</figcaption></figure>"
+        for name in _algorithms()
+        if (picture := _picture(name)) is not None
+    ]
+    return "\n".join(['<div class="gallery" markdown>', *figures, "</div>"])
+
+
+def _algorithms() -> dict[str, Any]:
+    import bayeslearn as bl
+
+    return bl.ALGORITHMS
+
+
+def _picture(name: str) -> str | None:
+    return f"gallery/{name}.png" if (GALLERY / f"{name}.png").exists() else None
+
+
+def _seconds(name: str) -> str:
+    found = json.loads((GALLERY / "seconds.json").read_text("utf-8"))["seconds"].get(name, {})
+    both = [found.get("wave"), found.get("moons")]
+    return " and ".join("does not apply" if s is None else f"{s:g} s" for s in both)
 
 
 def options(name: str) -> str:

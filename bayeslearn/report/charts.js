@@ -77,7 +77,7 @@
         title: "Calibration of the intervals",
         read: "The curve should follow the diagonal: below it intervals are too narrow, above it too wide.",
         x: { label: "level of the interval", range: [0, 1], isShare: true },
-        y: { label: "observations inside", range: [0, 1], isShare: true },
+        y: { label: "coverage", range: [0, 1], isShare: true },
         legend: [["line", "k0", "this method"], ["guide", "", "calibrated"], ["area", "luck", "95 % by chance"]],
       }, (c) => {
         const away = k.levels.map((v) => luckOf(v, fit.num_rows));
@@ -128,13 +128,13 @@
     }, (c) => c.line(fit.selective.kept, fit.selective.risk, "k0"));
   };
 
-  const residuals = (host, fit, group) => {
+  const intervals = (host, fit, group) => {
     const { rows } = fit;
     const order = places(rows.mean).sort((a, b) => rows.high[a] - rows.low[a] - rows.high[b] + rows.low[b]);
     const low = rows.low.map((v, i) => v - rows.mean[i]), high = rows.high.map((v, i) => v - rows.mean[i]);
     const residual = rows.observed.map((v, i) => v - rows.mean[i]);
     chart(host, {
-      title: "Intervals and residuals",
+      title: "Intervals by width",
       read: "Each row's 90 % interval and its residual, from narrow to wide: one in ten should be outside, and residuals should grow with the intervals.",
       x: { label: "held-out rows, by width of the interval", range: [-1, order.length], names: [] },
       y: { label: "observed − mean", range: range([...low, ...high, ...residual]) },
@@ -186,11 +186,11 @@
     let [low, high] = range(all, 0.06);
     if (!isChains) low = Math.max(low, Math.min(quantile(all, 0.1), high - 2) - 0.3 * (high - quantile(all, 0.1)));
     chart(host, {
-      title: isChains ? "Trace of the chains" : `Trace of the ${t.label === "elbo" ? "lower bound" : t.label}`,
+      title: isChains ? "Log-density of the chains" : `${t.label === "elbo" ? "ELBO" : t.label[0].toUpperCase() + t.label.slice(1)} during training`,
       read: isChains ? "Chains that agree look like one band of noise, without drift and without steps."
         : "It should rise and level off; still rising at the end means that more steps would help. First steps may lie below the picture.",
       x: { label: isChains ? "draw" : "step", range: [t.steps[0], t.steps[t.steps.length - 1]] },
-      y: { label: t.label === "elbo" ? "lower bound (nats)" : t.label, range: [low, high] },
+      y: { label: t.label === "elbo" ? "ELBO (nats)" : t.label, range: [low, high] },
       legend: isChains ? lines.map((_, i) => ["line", kind(i), `chain ${i + 1}`]) : [["line", "k0", "at evaluations"], ...(t.result === null ? [] : [["line", "k1 dashed", "of the result"]])],
     }, (c) => {
       lines.forEach((values, i) => c.line(t.steps, values, `${kind(i)}${isChains ? " thin" : ""}`));

@@ -42,33 +42,30 @@ def column_names(estimator: BayesianNN) -> list[str]:
 
 def regression(estimator: BayesianNN, predictive: PredictiveBase, rows: Rows) -> dict[str, JSON]:
     """Charts of a regression, of the first column of y."""
-    chosen, y = rows.shown, _first_column(rows.y)
+    chosen, y = rows.shown, first_column(rows.y)
     shown = predictive
     if len(chosen) < len(y):
         shown = estimator.predictive(take_rows(rows.X, chosen))
     edges = np.linspace(-REACH, REACH, BINS + 1)
-    steps = [_first_column(cdf) for cdf in shown.cdfs([shown.mean + e * shown.std for e in edges])]
-    mean = _first_column(predictive.mean)
-    low, high = map(_first_column, predictive.interval(LEVEL))
+    steps = [first_column(cdf) for cdf in shown.cdfs([shown.mean + e * shown.std for e in edges])]
+    mean = first_column(predictive.mean)
+    low, high = map(first_column, predictive.interval(LEVEL))
     columns = {
         "observed": y,
         "mean": mean,
-        "std": _first_column(predictive.std),
+        "std": first_column(predictive.std),
         "low": low,
         "high": high,
-        "epistemic": np.sqrt(_first_column(predictive.epistemic)),
-        "aleatoric": np.sqrt(_first_column(predictive.aleatoric)),
+        "epistemic": np.sqrt(first_column(predictive.epistemic)),
+        "aleatoric": np.sqrt(first_column(predictive.aleatoric)),
     }
     drawn: dict[str, JSON] = {name: rounded(v[chosen]) for name, v in columns.items()}
     drawn["bins"] = np.round(1000 * np.diff(steps, axis=0).T).astype(int).tolist()
-    pit = _first_column(metrics.pit(predictive, rows.y))
-    central = np.sort(np.abs(2.0 * pit - 1.0))
-    levels = np.linspace(0.0, 1.0, 41)
-    covered = np.searchsorted(central, levels, side="right") / len(central)
+    pit = first_column(metrics.pit(predictive, rows.y))
     return {
         "rows": drawn,
         "where": _band(estimator, rows, y - mean),
-        "calibration": {"levels": rounded(levels), "covered": rounded(covered)},
+        "calibration": calibration(predictive, rows.y),
         "pit": np.histogram(pit, bins=10, range=(0.0, 1.0))[0].tolist(),
         "outputs": 1 if rows.y.ndim == 1 else rows.y.shape[1],
     }
@@ -92,7 +89,6 @@ def classification(
         "epistemic": rounded(predictive.epistemic[chosen]),
         "aleatoric": rounded(predictive.aleatoric[chosen]),
     }
-    bins = metrics.reliability(predictive, y)
     selective = metrics.selective(predictive, y)
     where = _regions if len(column_names(estimator)) == 2 else _probabilities
     points = evenly_spaced(len(selective.kept), TRACE_POINTS)
@@ -100,16 +96,28 @@ def classification(
         "rows": drawn,
         "classes": [str(label) for label in getattr(estimator, "classes_", ())],
         "where": where(estimator, rows),
-        "calibration": {
-            "confidence": rounded(bins.confidence),
-            "accuracy": rounded(bins.accuracy),
-            "rows": bins.rows.tolist(),
-        },
+        "calibration": calibration(predictive, y),
         "selective": {
             "kept": rounded(selective.kept[points]),
             "risk": rounded(selective.risk[points]),
         },
     }
+
+
+def calibration(predictive: PredictiveBase, y: np.ndarray) -> dict[str, JSON]:
+    """The fraction of observations inside intervals of each level; of classes, accuracy by
+    probability."""
+    if predictive.kind == "classification":
+        bins = metrics.reliability(predictive, y)
+        return {
+            "confidence": rounded(bins.confidence),
+            "accuracy": rounded(bins.accuracy),
+            "rows": bins.rows.tolist(),
+        }
+    central = np.sort(np.abs(2.0 * first_column(metrics.pit(predictive, y)) - 1.0))
+    levels = np.linspace(0.0, 1.0, 41)
+    covered = np.searchsorted(central, levels, side="right") / len(central)
+    return {"levels": rounded(levels), "covered": rounded(covered)}
 
 
 class Line(NamedTuple):
@@ -149,9 +157,9 @@ def _band(estimator: BayesianNN, rows: Rows, residual: np.ndarray) -> JSON:
     """Mean and intervals along a line through the data."""
     line, chosen = line_through(estimator, rows), rows.shown
     predictive = estimator.predictive(with_columns_of(rows.X, line.grid))
-    low, high = map(_first_column, predictive.interval(LEVEL))
-    mean = _first_column(predictive.mean)
-    inner = NORMAL_90 * np.sqrt(_first_column(predictive.epistemic))
+    low, high = map(first_column, predictive.interval(LEVEL))
+    mean = first_column(predictive.mean)
+    inner = NORMAL_90 * np.sqrt(first_column(predictive.epistemic))
     some = evenly_spaced(len(line.at_train), SHOWN_ROWS if line.is_whole else 0)
     heights = np.interp(line.at_rows, line.at, mean) + residual  # partial residuals
     return {
@@ -166,7 +174,7 @@ def _band(estimator: BayesianNN, rows: Rows, residual: np.ndarray) -> JSON:
         "inner_high": rounded(mean + inner),
         "points": rounded(line.at_rows[chosen]),
         "heights": rounded(heights[chosen]),
-        "train": [rounded(line.at_train[some]), rounded(_first_column(rows.y_train)[some])],
+        "train": [rounded(line.at_train[some]), rounded(first_column(rows.y_train)[some])],
     }
 
 
@@ -211,5 +219,6 @@ def _padded_grid(values: np.ndarray, number: int, padding: float = PADDING) -> n
     return np.linspace(low - room, high + room, number)
 
 
-def _first_column(values: np.ndarray) -> np.ndarray:
+def first_column(values: np.ndarray) -> np.ndarray:
+    """Of y, where it has several."""
     return values if values.ndim == 1 else values[:, 0]

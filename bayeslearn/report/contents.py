@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bayeslearn import tree
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.report import checks
 from bayeslearn.report.charts import Rows, classification, column_names, regression
 from bayeslearn.report.thinning import ALL_SHOWN, MIN_SHOWN, SHOWN_ROWS, evenly_spaced
 from bayeslearn.report.traces import chains, trace, widths
@@ -18,19 +20,20 @@ from bayeslearn.tabular.compare.result import Comparison
 from bayeslearn.tabular.frames import Inputs, take_rows
 from bayeslearn.tabular.json_values import JSON, json_value
 from bayeslearn.tabular.score_table import OK, Row
-from bayeslearn.tabular.scores import score
+from bayeslearn.tabular.scores import LEVEL
 
-SCORED_ROWS = 2000  # held-out rows that are scored
+SCORED_ROWS = 10_000  # held-out rows that are scored
+COMPARED_ROWS = 2000  # of each method of a comparison
 CODE = "import bayeslearn as bl\n\n"
 Contents = dict[str, JSON]
 
 
-class HeldOut(TypedDict):
-    """Held-out rows that are scored, and their places among all."""
+class Judged(NamedTuple):
+    """What is shown of an estimator: rows, their places among the held-out ones, predictions."""
 
-    X: Inputs
-    y: np.ndarray
-    index: np.ndarray
+    rows: Rows
+    numbers: np.ndarray
+    predictive: PredictiveBase
 
 
 def from_fit(
@@ -54,9 +57,9 @@ def from_fit(
         refuse("estimator", Shown(type(estimator).__name__), "be a fitted estimator of bayeslearn")
     posterior = estimator.posterior_
     train, test = (_table(X_train), y_train), (_table(X_test), y_test)
-    fit = describe_method(posterior.algorithm.name, estimator, train, test, SHOWN_ROWS)
-    held_out = _held_out(estimator, *test)
-    scores = score(estimator.predictive(held_out["X"]), held_out["y"])
+    judged = judge(estimator, train, test, SCORED_ROWS, SHOWN_ROWS)
+    fit = describe_method(posterior.algorithm.name, estimator, judged, is_whole=True)
+    scores = checks.scores(estimator, judged.predictive, judged.rows)
     names = column_names(estimator)
     seed = estimator.random_state
     about = {
@@ -99,11 +102,13 @@ def from_comparison(comparison: Comparison) -> Contents:
     was fitted, on the first split."""
     contents = comparison.to_dict()
     x_train, y_train, x_test, y_test = comparison.first_split
+    train, test = (x_train, y_train), (x_test, y_test)
     shown = min(SHOWN_ROWS, max(MIN_SHOWN, ALL_SHOWN // max(1, len(comparison.fitted))))
     fits: list[JSON] = []
     for name, estimator in comparison.fitted.items():
         try:
-            fit = describe_method(name, estimator, (x_train, y_train), (x_test, y_test), shown)
+            judged = judge(estimator, train, test, COMPARED_ROWS, shown)
+            fit = describe_method(name, estimator, judged, name == contents.get("recommended"))
         except Exception as error:  # one method must not cost the report of the others
             first = (str(error).splitlines() or [""])[0]
             fit = {"method": name, "error": f"{type(error).__name__}: {first}"}
@@ -121,21 +126,35 @@ def from_comparison(comparison: Comparison) -> Contents:
     return cast(Contents, made)
 
 
-def describe_method(
-    name: str,
+def judge(
     estimator: BayesianNN,
     train: tuple[Inputs, ArrayLike],
     test: tuple[Inputs, ArrayLike],
+    limit: int,
     shown: int,
-) -> Contents:
-    """One method's part of the page."""
-    posterior = estimator.posterior_
-    held_out = _held_out(estimator, *test)
-    chosen = evenly_spaced(len(held_out["y"]), shown)
-    rows = Rows(train[0], estimator.observed(*train), held_out["X"], held_out["y"], chosen)
-    charts = regression if _task(estimator) == "regression" else classification
-    part = charts(estimator, estimator.predictive(held_out["X"]), rows)
-    cast(Contents, part["rows"])["row"] = (held_out["index"][chosen] + 1).tolist()
+) -> Judged:
+    """Up to `limit` held-out rows, of which `shown` are drawn, and the predictions of them."""
+    observed = estimator.observed(*test)
+    index = evenly_spaced(len(observed), limit)
+    X, y = take_rows(test[0], index), observed[index]
+    rows = Rows(train[0], estimator.observed(*train), X, y, evenly_spaced(len(y), shown))
+    return Judged(rows, index, estimator.predictive(X))
+
+
+def describe_method(name: str, estimator: BayesianNN, judged: Judged, is_whole: bool) -> Contents:
+    """One method's part of the page; `is_whole` adds what takes time or room."""
+    posterior, (rows, numbers, predictive) = estimator.posterior_, judged
+    is_regression = _task(estimator) == "regression"
+    charts = regression if is_regression else classification
+    part = charts(estimator, predictive, rows)
+    cast(Contents, part["rows"])["row"] = (numbers[rows.shown] + 1).tolist()
+    names = [str(name) for name in getattr(estimator, "classes_", ())]
+    predicted = None
+    if not is_regression:
+        codes = predictive.probs.argmax(axis=1)
+        predicted = np.asarray(names)[codes]
+        part["confusion"] = checks.confusion(codes, rows.y, len(names))
+    fractions = checks.hits_of(predictive, rows.y, LEVEL)
     about: Contents = {
         "method": name,
         "weights": tree.size(posterior.family.mean),
@@ -144,18 +163,19 @@ def describe_method(
         "notes": list(posterior.notes),
         "wall_time": posterior.wall_time,
         "compile_time": posterior.compile_time,
-        "num_rows": len(held_out["y"]),
+        "num_rows": len(rows.y),
         "trace": trace(posterior),
         "chains": chains(posterior),
         "widths": widths(posterior),
+        "baseline": checks.baseline(is_regression, rows.y_train, rows.y, names),
+        "before": checks.before_calibration(estimator, rows),
+        "deciles": checks.deciles(fractions),
+        "groups": checks.groups(fractions, rows.X, column_names(estimator), predicted),
     }
+    if is_whole:
+        about["importance"] = checks.importance(estimator, rows)
+        about["every_row"] = checks.every_row(predictive, rows.y, numbers, LEVEL)
     return about | part
-
-
-def _held_out(estimator: BayesianNN, X: Inputs, y: ArrayLike) -> HeldOut:
-    observed = estimator.observed(X, y)
-    index = evenly_spaced(len(observed), SCORED_ROWS)
-    return HeldOut(X=take_rows(X, index), y=observed[index], index=index)
 
 
 def _table(X: ArrayLike) -> Inputs:

@@ -239,10 +239,10 @@
     const { rows } = fit;
     const head = make("b", {}, `Held-out row ${rows.row[i]}`);
     if (isRegression) return [head, density(rows, i),
-      line(`observed ${show(rows.observed[i])} (line)`), line(`mean ${show(rows.mean[i])}, sd ${show(rows.std[i], 3)}`),
+      line(`observed ${show(rows.observed[i])} (line)`), line(`mean ${show(rows.mean[i])}, std ${show(rows.std[i], 3)}`),
       line(`90 %: ${show(rows.low[i])} to ${show(rows.high[i])} (shaded)`),
       line(`epistemic ${show(rows.epistemic[i], 3)}, aleatoric ${show(rows.aleatoric[i], 3)}`)];
     const right = rows.predicted[i] === rows.observed[i];
-    return [head, line(`observed ${fit.classes[rows.observed[i]]}, ${right ? "predicted right" : `predicted ${fit.classes[rows.predicted[i]]}`}`),
+    return [head, line(`observed ${fit.classes[rows.observed[i]]}, ${right ? "predicted correctly" : `predicted ${fit.classes[rows.predicted[i]]}`}`),
       classBars(fit, i), line(`epistemic ${show(rows.epistemic[i], 3)}, aleatoric ${show(rows.aleatoric[i], 3)} nats`)];
   };

@@ -13,8 +13,8 @@ OF_ROW = ("seconds", "memory_mb")  # columns that are no scores
 def number(name: str, mean: float | None, error: float | None = None) -> str:
     """A score as HTML: mean ± standard error, with as many digits as the error leaves."""
     written = write_score(name, mean, error)
-    text = written.mean.replace("-", "−")
-    return text + (f" <small>± {written.error}</small>" if written.error else "") + written.unit
+    text = written.mean.replace("-", "−") + written.unit
+    return text + (f" <small>± {written.error}{written.unit}</small>" if written.error else "")
 
 
 def methods_table(table: list[Row], recommended: str | None, is_single: bool) -> str:
@@ -44,8 +44,9 @@ def methods_table(table: list[Row], recommended: str | None, is_single: bool) ->
         f"<h2>All methods</h2><p>{means}, the best of each column in bold. A heading sorts the"
         " table, best first; a method's name shows it in detail below.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of methods">'
-        f'<table id="methods"><thead><tr>{_head("method")}{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{_meanings(columns)}"
+        f'<table id="methods" role="table"><thead role="rowgroup"><tr role="row">{_head("method")}'
+        f'{head}</tr></thead><tbody role="rowgroup">{body}</tbody></table></div>'
+        f"{_meanings(columns)}"
     )
 
 
@@ -72,8 +73,9 @@ def _head(name: str, is_sorted: bool = False) -> str:
         metric(name).better, orders
     )
     return (
-        f'<th scope="col" aria-sort="{best if is_sorted else "none"}" data-best="{best}"'
-        f' data-worst="{worst}"><button type="button">{escape(metric(name).label)}</button></th>'
+        f'<th role="columnheader" scope="col" aria-sort="{best if is_sorted else "none"}"'
+        f' data-best="{best}" data-worst="{worst}"><button type="button">'
+        f"{escape(metric(name).label)}</button></th>"
     )
 
 
@@ -84,8 +86,9 @@ def _row(
     if row["status"] != OK:
         why = escape(str(row.get("reason") or "no reason given"))
         return (
-            f'<tr class="failed" data-method="{name}"><th scope="row">{name}</th>'
-            f'<td colspan="{len(columns)}"><b>{escape(row["status"])}</b>: {why}</td></tr>'
+            f'<tr role="row" class="failed" data-method="{name}"><th role="rowheader" scope="row">'
+            f'{name}</th><td role="cell" colspan="{len(columns)}">'
+            f"<b>{escape(row['status'])}</b>: {why}</td></tr>"
         )
     marks = ""
     if row["method"] == recommended:
@@ -102,10 +105,12 @@ def _row(
         text = number(column, *_estimate(column, row))
         if rank is not None and rank == best[column]:
             text = f"<b>{text}</b>"
-        cells.append(f'<td data-value="{"" if rank is None else repr(float(rank))}">{text}</td>')
+        value = "" if rank is None else repr(float(rank))
+        label = escape(metric(column).label)
+        cells.append(f'<td role="cell" data-value="{value}" data-label="{label}">{text}</td>')
     return (
-        f'<tr data-method="{name}"><th scope="row"><button type="button" class="pick">{name}'
-        f"</button>{marks}</th>{''.join(cells)}</tr>"
+        f'<tr role="row" data-method="{name}"><th role="rowheader" scope="row">'
+        f'<button type="button" class="pick">{name}</button>{marks}</th>{"".join(cells)}</tr>'
     )
 
 

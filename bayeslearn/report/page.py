@@ -25,7 +25,7 @@ from bayeslearn.report.methods_table import methods_table, number
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.score_table import Row, metric
 
-SCRIPTS = ("elements.js", "charts.js", "page.js")  # parts of one function
+SCRIPTS = ("elements.js", "charts.js", "checks.js", "page.js")  # parts of one function
 MAX_NAMES = 40  # columns of the data that are listed
 LONG = 60  # characters of a setting that gets a line of its own
 OPTIONAL = ("column_names", "classes", "target")  # settings that are not listed where unknown
@@ -54,7 +54,7 @@ def render(contents: Mapping[str, JSON]) -> str:
         is_single = page["settings"].get("splits") == 1
         table = methods_table(page["table"], page.get("recommended"), is_single)
     else:
-        table = _tiles(page["table"][0])
+        table = _tiles(page["table"][0], _baseline(page))
     return Template(_part("page.html")).substitute(
         title=escape(_title(page)),
         lead=escape(_lead(page)),
@@ -165,25 +165,49 @@ def _verdict(page: PageContents) -> str:
             f"Of {rows} held-out rows {100 * coverage:.0f} % lie inside their 90 % interval,"
             f" {word}."
         )
+    other = cast(dict[str, float], _baseline(page).get("metrics") or {})
+    rmse, r2 = scores.get("rmse"), scores.get("r2")
+    if rmse is not None and "rmse" in other:
+        explained = "" if r2 is None else f", R² {r2:.2f}"
+        sentences.append(
+            f"The RMSE is {rmse:.4g} beside {other['rmse']:.4g} when the mean is predicted"
+            f"{explained}.".replace("-", "−")
+        )
     if accuracy is not None:
-        sentences.append(f"{100 * accuracy:.1f} % of the held-out rows were classified correctly.")
+        beside = ""
+        if "accuracy" in other:
+            beside = f" ({100 * other['accuracy']:.1f} % by predicting the most frequent class)"
+        sentences.append(
+            f"{100 * accuracy:.1f} % of the held-out rows were classified correctly{beside}."
+        )
         if ece is not None:
             sentences.append(f"The expected calibration error is {100 * ece:.1f} %.")
-    return "<h2>In short</h2><p>" + escape(" ".join(sentences)) + "</p>" if sentences else ""
+    return "<h2>Summary</h2><p>" + escape(" ".join(sentences)) + "</p>" if sentences else ""
 
 
-def _tiles(row: Row) -> str:
+def _baseline(page: PageContents) -> dict[str, JSON]:
+    """What a prediction without columns scores; empty in pages that do not have it."""
+    fit = (page.get("fits") or [{}])[0]
+    return cast(dict[str, JSON], fit.get("baseline") or {})
+
+
+def _tiles(row: Row, baseline: dict[str, JSON]) -> str:
+    other = cast(dict[str, float], baseline.get("metrics") or {})
     tiles = []
     for name, (mean, error) in [*row["metrics"].items(), ("seconds", row["seconds"])]:
         known = metric(name)
         better = f"{known.better} is better" if known.better in ("lower", "higher") else ""
         better = better or (f"best {known.better}" if known.better else "")
         text = "; ".join(part for part in (known.meaning, better) if part)
+        beside = ""
+        if name in other:
+            beside = f"<dd class=beside>baseline {number(name, other[name])}</dd>"
         tiles.append(
             f"<div><dt>{escape(known.label)}</dt><dd>{number(name, mean, error)}</dd>"
-            f"<dd class=small>{escape(text)}</dd></div>"
+            f"{beside}<dd class=small>{escape(text)}</dd></div>"
         )
-    return f'<h2>Scores on held-out rows</h2><dl class="tiles">{"".join(tiles)}</dl>'
+    note = f"<p>Baseline: {escape(str(baseline['label']))}.</p>" if other else ""
+    return f'<h2>Scores on held-out rows</h2>{note}<dl class="tiles">{"".join(tiles)}</dl>'
 
 
 # The foot

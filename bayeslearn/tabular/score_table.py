@@ -22,6 +22,9 @@ class Metric(NamedTuple):
 
 METRICS = {
     "rmse": Metric("RMSE", "lower", False, "typical error of the predicted mean, in units of y"),
+    "r2": Metric(
+        "R²", "higher", False, "fraction of the variance of y explained; 0 predicts the mean"
+    ),
     "accuracy": Metric("accuracy", "higher", True, "fraction of rows whose class was right"),
     "log_likelihood": Metric(
         "log-likelihood",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -15,14 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from browser import browse, framed, in_a_browser
 
 import bayeslearn as bl
 from bayeslearn import report
 from bayeslearn.errors import ArgumentError
 from bayeslearn.results import metrics
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 EVIL = "</script><script>alert('&')</script>"
 
 
@@ -290,7 +288,7 @@ def test_words_of_the_field(contents):
 
 def test_failures_are_rows_with_their_reason(of_comparison):
     page = report.render(of_comparison)
-    row = re.search(r'<tr class="failed".*?</tr>', page)[0]
+    row = re.search(r'<tr role="row" class="failed".*?</tr>', page)[0]
     assert "nuts" in row
     assert "alert(&#x27;&amp;&#x27;)" in row
     # Best log-likelihood first, failures last.
@@ -352,37 +350,13 @@ addEventListener("load", () => {
 """
 
 
-def browse(page, folder, *flags):
-    """The page's document after loading, and what the browser said."""
-    path = folder / "page.html"
-    path.write_text(page)
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += [
-        "--hide-scrollbars",
-        "--enable-logging=stderr",
-        f"--user-data-dir={folder / 'profile'}",
-        *flags,
-    ]
-    command += ["--dump-dom", path.as_uri()]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return result.stdout, result.stderr
-
-
 def tried(contents, folder):
     """What the actions above found, at the width of a phone."""
     page = report.render(contents)
     page, changed = re.subn(r"<meta http-equiv=[^>]*>", lambda m: f"<script>{PROBE}</script>", page)
     assert changed == 1
     page = page.replace("</body>", f"<script>{ACTIONS}</script></body>")
-    # A window may not be as narrow as a phone, a frame may.
-    frame = "<!doctype html><iframe width=360 height=800 style='border:0' srcdoc=\"{}\"></iframe>"
-    frame = frame.format(page.replace("&", "&amp;").replace('"', "&quot;"))
-    frame += (
-        "<script>onload = () => { const out = document.createElement('pre'); out.id = 'found';"
-        "out.textContent = frames[0].document.getElementById('found').textContent;"
-        "document.body.append(out); }</script>"
-    )
-    document, _ = browse(frame, folder)
+    document, _ = browse(framed(page, 360), folder)
     return json.loads(base64.b64decode(re.search(r'<pre id="found">([^<]*)</pre>', document)[1]))
 
 
@@ -408,25 +382,33 @@ def test_charts_of_a_regression(used):
     assert used["failures"] == []
     assert used["nan"] == []
     assert used["titles"] == [
+        "Observed against predicted",
+        "Residuals",
         "Prediction along the main direction",
         "Calibration of the intervals",
         "Probability integral transform (PIT)",
-        "Intervals and residuals",
+        "Coverage by predicted mean",
+        "Intervals by width",
         "Epistemic and aleatoric uncertainty",
+        "Permutation importance: mean",
+        "Permutation importance: epistemic uncertainty",
         "Posterior std of the weights by layer",
     ]
     assert "R-hat and effective sample sizes" in used["chains"]
-    assert "Trace of the chains" in used["chains"]
+    assert "Log-density of the chains" in used["chains"]
 
 
 @in_a_browser
 def test_charts_of_a_classification(used_classes):
     assert used_classes["failures"] == []
     assert used_classes["nan"] == []
-    assert used_classes["titles"][:4] == [
+    assert used_classes["titles"][:7] == [
+        "Observed against predicted",
         "Predicted classes",
         "Calibration of the probabilities",
         "Selective prediction",
+        "Accuracy by confidence",
+        "Accuracy by group",
         "Epistemic and aleatoric uncertainty",
     ]
     assert used_classes["tip"].startswith("Held-out row")
@@ -464,9 +446,8 @@ def test_the_keyboard_reaches_a_rows_predictive_distribution(used):
     assert used["tip"].startswith("Held-out row")
     assert "observed" in used["tip"]
     assert used["tipDrawn"] > 20  # its density
-    assert (
-        used["marked"] == 4
-    )  # in the band, among the residuals, and twice among the uncertainties
+    # Observed against predicted, residuals, band, intervals, and twice among the uncertainties.
+    assert used["marked"] == 6
     assert used["tipGone"]
 
 
