@@ -16,6 +16,7 @@ import json
 import numbers
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
@@ -42,11 +43,9 @@ def check_jobs(n_jobs: int | None) -> None:
 def num_workers(n_jobs: int | None) -> int:
     """How many tasks run at a time; None: what `joblib.parallel_config` says, else one."""
     check_jobs(n_jobs)
-    try:
-        import joblib
-    except ImportError:
-        return 1 if n_jobs is None else int(_joblib(n_jobs).effective_n_jobs(n_jobs))
-    return int(joblib.effective_n_jobs(n_jobs))
+    if n_jobs == 1 or (n_jobs is None and "joblib" not in sys.modules):
+        return 1
+    return int(_joblib(n_jobs).effective_n_jobs(n_jobs))
 
 
 def run_tasks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 import os
 import time
@@ -130,7 +131,11 @@ def compare(
         "seconds": time.perf_counter() - began,
     }
     first_split = (*table.rows(split.train), *table.rows(plan.test))
-    return summarize(runs, algorithms, shared, settings, first_split, table.task)
+    found = summarize(runs, algorithms, shared, settings, first_split, table.task)
+    if array_task is not None:
+        part = f"This is job {array_task[0]} of {array_task[1]}: gather all of them to choose."
+        found = dataclasses.replace(found, recommended=None, recommendation=part)
+    return found
 
 
 def summarize(
