@@ -1,14 +1,17 @@
 """`kill -9` at random moments: does a run that is resumed end with the bits of one that never was?
 
     python benchmarks/kill.py --kills 200 --out benchmarks/results/kill.json
-    python benchmarks/kill.py --kills 4 --algorithms vogn hmc
+    python benchmarks/kill.py --kills 4 --algorithms vogn hmc command-line
 
 Each run is a process of its own that fits with checkpoints. It is killed at a random moment after
 its start, at a random moment after its first new checkpoint, or as soon as a half-written folder is
 seen (in turn), resumed by another process, killed again, and so on; the last process is left to
 end. Posterior, state, draws and trace are then compared by SHA-256 with those of a run that was
 never cut. What a kill has hit is read off the folder it leaves: a half-written folder means inside
-a write. Results are added to --out after every run, and a second call goes on from there.
+a write. Beside the algorithms there are `multi-start`, `ensemble-hmc` (chains in each member),
+`calibrated` (an estimator that is calibrated after its fit) and `command-line` (`bayeslearn fit`,
+whose table of predictions is compared). Results are added to --out after every run, and a second
+call goes on from there.
 """
 
 from __future__ import annotations
@@ -31,18 +34,23 @@ HALF_WRITTEN = re.compile(r"\.(fit|(part|checkpoint)-\d+)\.[0-9a-f]{16}")
 MOMENTS = ("write", "checkpoint", "write", "any")
 KILLS_PER_RUN = 6
 LONGEST = 600.0  # seconds for one process
+EVERY = 50
+CASES = ("multi-start", "ensemble-hmc", "calibrated", "command-line")  # beside the algorithms
 
 
 def problem(name: str):
     """A small problem that takes the algorithm seconds, with a checkpoint every few steps."""
-    import numpy as np
-
     import bayeslearn as bl
 
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-2.0, 2.0, size=(60, 2))
-    y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1] + 0.2 * rng.normal(size=60)
+    x, y = rows()
     options: dict = {"seed": 0}
+    if name == "ensemble-hmc":
+        sampler = bl.HMC(num_warmup=100, num_samples=100)
+        algorithm: bl.Algorithm = bl.Ensemble(num_members=3, member=sampler)
+        return _model([4]), algorithm, (x, y), options
+    if name == "multi-start":
+        starts = bl.MultiStart(3, ((200, 2), (200, 1)), perturbation_steps=200, settle_steps=600)
+        return _model([4]), bl.BayesByBackprop(), (x, y), options | {"starts": starts}
     algorithm = bl.ALGORITHMS[name]()
     if algorithm.capabilities.is_sampler:
         counts = {"num_warmup": 150, "num_samples": 250}
@@ -61,8 +69,22 @@ def problem(name: str):
         if algorithm.capabilities.takes_minibatches:
             options["batch_size"] = 16
     layers = [] if algorithm.capabilities.needs_linear_model else [4]
-    model = bl.Model(bl.networks.MLP(layers), bl.likelihoods.Gaussian(noise_scale=0.2))
-    return model, algorithm, (x, y), options
+    return _model(layers), algorithm, (x, y), options
+
+
+def rows():
+    """Sixty rows of two columns."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, size=(60, 2))
+    return x, np.sin(2 * x[:, 0]) + 0.3 * x[:, 1] + 0.2 * rng.normal(size=60)
+
+
+def _model(hidden: list[int]):
+    import bayeslearn as bl
+
+    return bl.Model(bl.networks.MLP(hidden), bl.likelihoods.Gaussian(noise_scale=0.2))
 
 
 def digest(posterior) -> dict[str, str]:
@@ -90,17 +112,61 @@ def child(name: str, folder: str, how: str) -> None:
     import bayeslearn as bl
 
     warnings.simplefilter("ignore", bl.MixingWarning)
+    if name in ("calibrated", "command-line"):
+        find = calibrated if name == "calibrated" else command_line
+        print("ready", flush=True)
+        print(json.dumps(find(folder)), flush=True)
+        return
     model, algorithm, data, options = problem(name)
     print("ready", flush=True)
     if how == "whole":
         found = bl.fit(model, algorithm, data, **options)
     elif how == "begin":
         found = bl.fit(
-            model, algorithm, data, checkpoint=bl.Checkpoint(folder, every=50), **options
+            model, algorithm, data, checkpoint=bl.Checkpoint(folder, every=EVERY), **options
         )
     else:
         found = bl.resume(folder, data)
     print(json.dumps(digest(found)), flush=True)
+
+
+def calibrated(folder: str) -> dict[str, str]:
+    """An estimator that resumes its run, or begins it, and is then calibrated."""
+    import bayeslearn as bl
+
+    x, y = rows()
+    estimator = bl.BayesianNNRegressor(
+        [4], method=bl.VOGN(), num_steps=400, calibration="conformal", random_state=0
+    )
+    estimator.fit(x, y, checkpoint=bl.Checkpoint(folder, every=EVERY, resume=True))
+    lower, upper = estimator.predictive(x).interval(0.9)
+    parts = {"lower": lower.tobytes(), "upper": upper.tobytes()}
+    own = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
+    return own | digest(estimator.posterior_)
+
+
+def command_line(folder: str) -> dict[str, str]:
+    """`bayeslearn fit`, resumed or begun: its predictions and its scores."""
+    import numpy as np
+
+    from bayeslearn.cli.app import main as command
+
+    out = Path(folder.removesuffix(".checkpoint"))
+    table = out.with_suffix(".csv")
+    if not table.exists():
+        partial = table.with_suffix(f".{os.getpid()}")
+        np.savetxt(partial, np.column_stack(rows()), delimiter=",", header="a,b,y", comments="")
+        os.replace(partial, table)
+    words = f"fit {table} --target y --method vogn --num-steps 400 --hidden 4 --calibrate scale"
+    words += f" --out {out} --predict {table} --overwrite --quiet --no-cache"
+    words += f" --checkpoint --resume --every {EVERY}"
+    try:
+        command(words.split(), prog_name="bayeslearn")
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    found = hashlib.sha256((out / "predictions.csv").read_bytes()).hexdigest()
+    return {"predictions": found}
 
 
 def start(name: str, folder: Path, how: str) -> subprocess.Popen:
@@ -168,7 +234,7 @@ def kill(
 def one_run(name: str, kills: int, expected: dict[str, str], seconds: float, work: Path, seed: str):
     """A run killed up to `kills` times and resumed each time."""
     rng = random.Random(seed)
-    folder = work / name
+    folder = work / f"{name}.checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
     hits: list[dict] = []
     for number in range(kills):
@@ -211,7 +277,7 @@ def main(arguments: list[str] | None = None) -> dict:
         return {}
     from bayeslearn.algorithms import ALGORITHMS
 
-    names = given.algorithms or list(ALGORITHMS)
+    names = given.algorithms or [*ALGORITHMS, *CASES]
     results: dict = {"expected": {}, "seconds": {}, "runs": []}
     if given.out and given.out.exists():
         results |= json.loads(given.out.read_text())
@@ -227,7 +293,7 @@ def main(arguments: list[str] | None = None) -> dict:
                 )
             name = min(names, key=lambda n: counts[n])
             if name not in results["seconds"]:
-                process = start(name, Path(work), "whole")
+                process = start(name, Path(work) / f"{name}.whole.checkpoint", "whole")
                 process.stdout.readline()  # it is ready
                 since = time.monotonic()
                 results["expected"][name] = ended(process)

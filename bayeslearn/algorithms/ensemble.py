@@ -22,6 +22,7 @@ from bayeslearn.algorithms.map import MAP
 from bayeslearn.errors import refuse
 from bayeslearn.families import Mixture
 from bayeslearn.families.base import Family
+from bayeslearn.jobs import check_jobs
 from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
@@ -40,7 +41,16 @@ class Composite(Algorithm):
         below=1,
     )
 
+    n_jobs: int | None = hyper(
+        None,
+        "members trained at a time, each in a process of joblib; -1: as many as cores; none:"
+        " threads of this process, or what `joblib.parallel_config` says",
+        optional=True,
+        least=-1,
+    )
+
     def __check_init__(self) -> None:
+        check_jobs(self.n_jobs)
         if not isinstance(self.member, Algorithm) or isinstance(self.member, Composite):
             refuse("member", self.member, "be an algorithm of single runs, such as bl.MAP()")
         if self.validation_fraction and self.member.capabilities.is_sampler:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     help="Fraction of test rows.",
 )
 @flags.seed_option
+@flags.jobs_options
 @flags.network_options
 @flags.overwrite_option
 @flags.no_cache_option
@@ -67,7 +68,9 @@ def compare(
     \b
     bayeslearn compare data.csv --target price
     bayeslearn compare data.csv --target price --methods all --budget 5m --out comparison
-    bayeslearn compare data.csv --target price --methods map,vogn,hmc --json
+    bayeslearn compare data.csv --target price --methods map,auto,hmc --jobs 4 --json
+    bayeslearn compare data.csv --target price --results shared --array-task 0/7
+    bayeslearn compare data.csv --target price --results shared --gather --out comparison
     bayeslearn predict comparison new.csv
 
     The folder holds the page report.html and the recommended method's fit of the first split.
@@ -86,6 +89,7 @@ def compare(
         splits=splits,
         test_fraction=test_fraction,
         seed=seed,
+        **flags.pick(flags.JobsOptions, options).arguments(),
     )
     output.finish(command="compare", **result)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -282,6 +283,49 @@ cluster_options = chain(
     click.option("--processes", type=click.IntRange(min=1), help="How many there are."),
     click.option("--process-id", type=click.IntRange(min=0), help="Which this is, from 0."),
     click.option("--coordinator", metavar="HOST:PORT", help="Where the first listens."),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class JobsOptions:
+    """How the fits of a comparison are divided."""
+
+    jobs: int
+    results: str | None
+    array_task: str | None
+    gather: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `bl.compare`."""
+        task = None
+        if self.array_task is not None:
+            found = re.fullmatch(r"(\d+)/(\d+)", self.array_task)
+            if not found:
+                refuse("array-task", self.array_task, "be I/N, such as 0/4")
+            task = (int(found[1]), int(found[2]))
+        return {
+            "n_jobs": self.jobs,
+            "results": self.results,
+            "array_task": task,
+            "gather": self.gather,
+        }
+
+
+jobs_options = chain(
+    click.option(
+        "--jobs",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Methods fitted at a time, each in a process; -1: as many as cores.",
+    ),
+    click.option(
+        "--results",
+        type=click.Path(),
+        help="Folder for each method's result; a second call fits only what is missing.",
+    ),
+    click.option("--array-task", metavar="I/N", help="Fit the methods of job I (from 0) of N."),
+    click.option("--gather", is_flag=True, help="Read all results, fit nothing."),
 )
 
 

@@ -22,6 +22,7 @@ ADDRESS, PROCESSES, PROCESS = (
     "BAYESLEARN_PROCESSES",
     "BAYESLEARN_PROCESS_ID",
 )
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # What XLA's collectives and JAX's coordination say when a process has gone.
 LOST = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|socket closed|heartbeat|coordination|unavailable"
@@ -35,6 +36,7 @@ def initialize(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
+    bind: str | None = None,
     timeout: int = START_SECONDS,
     heartbeat: int = HEARTBEAT_SECONDS,
 ) -> None:
@@ -45,6 +47,9 @@ def initialize(
             out by itself (Slurm, Kubernetes, Open MPI, TPU pods), or what the launcher of this
             module has set.
         num_processes, process_id: how many there are, and which of them this is, from 0.
+        bind: host:port on which the first process listens. Default: `address`, where that is this
+            machine's own (127.0.0.1, localhost, ::1); else the environment's
+            JAX_COORDINATOR_BIND_ADDRESS, or all interfaces. Whoever reaches it can join the run.
         timeout: seconds to wait for the others.
         heartbeat: seconds of silence after which a process counts as lost.
     """
@@ -60,6 +65,10 @@ def initialize(
             refuse("process_id", process_id, f"be below num_processes ({num_processes})")
         if address is None or not re.fullmatch(r"\S+:\d+", address):
             refuse("address", address, "be host:port of the first process")
+    if bind is not None and not re.fullmatch(r"\S+:\d+", bind):
+        refuse("bind", bind, "be host:port of this machine")
+    if bind is None and address is not None and address.rsplit(":", 1)[0] in LOOPBACK:
+        bind = address
     if jax.distributed.is_initialized():
         raise DistributedError("This process has joined a run already: call `initialize` once.")
     # Without it several processes on CPUs cannot speak to each other at all.
@@ -70,6 +79,7 @@ def initialize(
             address,
             num_processes,
             process_id,
+            coordinator_bind_address=bind,
             initialization_timeout=int(timeout),
             heartbeat_timeout_seconds=int(heartbeat),
             shutdown_timeout_seconds=LEAVE_SECONDS,

@@ -90,9 +90,7 @@ def matrix_order(site: sites.Site) -> tuple[tuple[int, ...], int] | None:
     return None
 
 
-def _as_matrix(
-    site: sites.Site, leaves: list[Array]
-) -> tuple[int, tuple[int, ...], int] | None:
+def _as_matrix(site: sites.Site, leaves: list[Array]) -> tuple[int, tuple[int, ...], int] | None:
     """The leaf of the site, its axes as (inputs, outputs), and the number of inputs."""
     order = matrix_order(site)
     if order is None:
@@ -120,9 +118,7 @@ def _entries(path: sites.Path, leaf: Array) -> np.ndarray:
         return np.asarray(sites.apply_reshapes(path, numbers, is_cast=False))
 
 
-def _bias_after(
-    block: sites.Block, site: sites.Site, leaves: list[Array]
-) -> int | None:
+def _bias_after(block: sites.Block, site: sites.Site, leaves: list[Array]) -> int | None:
     """The leaf that is added to what the site gives, entry by entry of its outputs, alone."""
     if site.eqn.primitive.name == "gather":  # its A would no longer be diagonal
         return None

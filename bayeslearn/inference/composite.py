@@ -15,7 +15,14 @@ from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.families import Draws, Mixture
 from bayeslearn.families.base import Family
 from bayeslearn.inference.context import RunContext
-from bayeslearn.inference.members import Members, all_rows, hold_out, run_members
+from bayeslearn.inference.member_jobs import trained_in_workers, uses_workers
+from bayeslearn.inference.members import (
+    Members,
+    RunMember,
+    all_rows,
+    hold_out,
+    run_members,
+)
 from bayeslearn.inference.optimize import RunOutcome, StartingPoint, optimize
 from bayeslearn.inference.phases import WarmStart
 from bayeslearn.inference.sample import sample
@@ -41,7 +48,7 @@ def run_composite(
             context.target, float(algorithm.validation_fraction), context.key
         )
         context = dataclasses.replace(context, target=target, validation=validation)
-    members = _run_members(context, algorithm.member, starts, settings)
+    members = _run_members(context, algorithm, starts, settings)
     if isinstance(algorithm, MILE):
         return _run_chains(given, algorithm, members)
     states = tuple(outcome.state for outcome in members.outcomes)
@@ -59,11 +66,20 @@ def run_composite(
 
 
 def _run_members(
-    context: RunContext, member: Algorithm, starts: list[PyTree], settings: MemberSettings
+    context: RunContext, algorithm: Composite, starts: list[PyTree], settings: MemberSettings
 ) -> Members:
-    plan = settings.plan
+    member = algorithm.member
     if isinstance(member, MAP):
         context = dataclasses.replace(context, target=context.target.to_train())
+    run: RunMember = training(member, settings)
+    if uses_workers(context, algorithm):
+        context, run = trained_in_workers(context, algorithm, starts, training, (member, settings))
+    return run_members(context, member, starts, run)
+
+
+def training(member: Algorithm, settings: MemberSettings) -> RunMember:
+    """What trains one member from a start."""
+    plan = settings.plan
 
     def run(here: RunContext, params: PyTree) -> tuple[RunOutcome, Family]:
         begin = WarmStart().run(here, member, [params], plan)
@@ -81,7 +97,7 @@ def _run_members(
             )
         return outcome, member.approximation(outcome.target, outcome.state, outcome.draws)
 
-    return run_members(context, member, starts, run)
+    return run
 
 
 def _pooled(families: list[Family]) -> Family:

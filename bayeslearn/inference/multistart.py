@@ -48,7 +48,8 @@ class MultiStart:
             than 1 % of a nat per weight is the last.
         perturbation_steps: steps of `perturb_with`, and then of the method itself before the best
             is chosen.
-        settle_steps: most steps of the method from the best start before it is perturbed.
+        settle_steps: most steps of the method from the best start, those of the rounds included,
+            before it is perturbed.
     """
 
     num_starts: int = 8
@@ -188,11 +189,14 @@ class MultiStart:
         candidate that is much better it is done again: there is often more to be found.
         """
         stepper, steps = algorithm.with_run_length(num_steps), self.perturbation_steps
-        here = context.subphase("converged")
-        run = optimize(here, algorithm, params, found, self.settle_steps, None, PATIENCE)
-        point = StartingPoint(algorithm.approximation(run.target, run.state), run.target)
+        point, compile_time = StartingPoint(found.q, found.target), found.compile_time
+        if self.settle_steps > found.steps_done:  # the rounds count
+            here = context.subphase("converged")
+            run = optimize(here, algorithm, params, found, self.settle_steps, None, PATIENCE)
+            point = StartingPoint(algorithm.approximation(run.target, run.state), run.target)
+            compile_time += run.compile_time
         bound, best = run_candidate(context.subphase("candidate 0"), stepper, params, point, steps)
-        compile_time = found.compile_time + run.compile_time + best.compile_time
+        compile_time += best.compile_time
         min_gain, chosen = max(1.0, MIN_GAIN_PER_WEIGHT * tree.size(params)), 0
         prior, numbers = context.target.prior, itertools.count(1)
         suits = not other.capabilities.needs_gaussian_prior or prior is None or prior.is_gaussian

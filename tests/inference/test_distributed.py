@@ -151,6 +151,33 @@ def test_the_launcher_passes_on_what_became_of_its_processes(capfd):
     assert time.monotonic() - began < 50  # the others slept
 
 
+LISTENING = """
+import os, pathlib, bayeslearn as bl
+bl.distributed.initialize()
+sockets = set()
+for file in os.listdir("/proc/self/fd"):
+    try:
+        sockets.add(os.readlink(f"/proc/self/fd/{file}"))
+    except OSError:  # that of the listing
+        pass
+for kind in ("tcp", "tcp6"):
+    for line in pathlib.Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+            print("listens", words[1].split(":")[0], flush=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs Linux")
+def test_the_launcher_is_closed_to_the_network(capfd):
+    """Before a computation, when Gloo opens sockets on the interface of the host's name."""
+    assert launch([sys.executable, "-c", LISTENING], 2) == 0
+    found = {line.split()[1] for line in capfd.readouterr().out.splitlines() if "listens" in line}
+    loopback = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+    assert found
+    assert found <= set(loopback)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -176,6 +203,8 @@ def test_joining_is_refused_in_a_sentence():
     ):
         with pytest.raises(bl.ArgumentError, match=message):
             initialize(*given)
+    with pytest.raises(bl.ArgumentError, match="`bind` must be host:port"):
+        initialize("here:1", 2, 0, bind="here")
     worker.first_q("float32")
     with pytest.raises(bl.DistributedError, match="before anything else of JAX"):
         initialize("127.0.0.1:1", 1, 0)

@@ -151,3 +151,24 @@ def test_a_mixture_draws_evenly_from_its_members(x64):
     assert sorted(counts) == [2, 2, 3]
     np.testing.assert_allclose(mixture.mean["w"], 1.0)
     np.testing.assert_allclose(mixture.std["w"], np.std([0, 1, 2]))
+
+
+def same_bits(one, other):
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_members_trained_in_worker_processes_have_the_same_bits(ensemble, model, rows, tmp_path):
+    algorithm = bl.Ensemble(num_members=3, n_jobs=2)
+    found = bl.fit(model, algorithm, rows, seed=0, num_steps=60, checkpoint=tmp_path / "run")
+    same_bits(found.family, ensemble.family)
+    same_bits(found.state, ensemble.state)
+    assert [phase.name for phase in found.phases] == [phase.name for phase in ensemble.phases]
+    same_bits(bl.resume(tmp_path / "run", rows).family, ensemble.family)
+
+
+def test_what_members_in_worker_processes_refuse(model, rows):
+    with pytest.raises(ArgumentError, match="`n_jobs` must be left out: the members are samplers"):
+        bl.fit(model, bl.Ensemble(member=CHAINS, n_jobs=2), rows, seed=0)
+    with pytest.raises(ArgumentError, match="`n_jobs` must be a number of processes"):
+        bl.Ensemble(n_jobs=0)

@@ -299,3 +299,11 @@ def test_starts_are_shortened_within_a_given_number_of_steps(problem, monkeypatc
     assert shorter.num_starts == STARTS
     assert shorter.first_steps < SHORT.first_steps
     assert SHORT.within(10**6) == SHORT
+
+
+def test_a_run_so_short_that_no_steps_remain_to_settle(problem):
+    posterior = fit(problem, starts=2, num_steps=8)
+    names = [phase.name for phase in posterior.phases]
+    assert "main/candidate 0" in names
+    assert "main/converged" not in names
+    assert np.isfinite(posterior.elbo)

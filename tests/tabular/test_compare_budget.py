@@ -11,6 +11,7 @@ from bayeslearn.tabular.compare.budget import (
     Budget,
     Clock,
     Cost,
+    Deadline,
     NotTried,
     OutOfBudget,
     Pace,
@@ -186,8 +187,27 @@ def test_later_splits_end_where_the_first_did(now):
     clock = Clock(share(10.0), stop_at={"main": 600})
     assert not clock(event(550))
     assert clock(event(600))
-    now.seconds = 1e6
+    now.seconds = 900.0
     assert not Clock(share(10.0), stop_at={})(event(550))
+
+
+def test_a_later_split_is_given_up_at_the_end_of_the_budget(now):
+    clock = Clock(share(10.0, ends=1000.0), stop_at={"main": 600})
+    now.seconds = 1001.0
+    with pytest.raises(OutOfBudget, match="before its last split"):
+        clock(event(550))
+    clock = Clock(share(10.0, ends=1000.0, is_baseline=True), stop_at={"main": 600})
+    assert not clock(event(550))
+
+
+def test_a_fit_with_a_budget_of_its_own_is_only_given_up_at_the_end(now):
+    clock = Deadline(share(10.0, ends=100.0, splits=2))
+    assert clock.fit_seconds == 5.0
+    now.seconds = 99.0
+    assert not clock(event(550))
+    now.seconds = 101.0
+    with pytest.raises(OutOfBudget, match="ended in its candidate 2 of 8"):
+        clock(event(550, phase="main/candidate 2 of 8"))
 
 
 def test_a_fit_that_ends_by_itself_is_not_cut(now):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +14,21 @@ from numpy.typing import ArrayLike
 
 from bayeslearn.algorithms import MAP, Algorithm
 from bayeslearn.distributed import mesh
-from bayeslearn.errors import BayesLearnError, check_whole, refuse
-from bayeslearn.inference.options import FitEvent
-from bayeslearn.progress import COMPILING, Progress, phase_label
+from bayeslearn.errors import check_whole, refuse
+from bayeslearn.jobs import num_workers
+from bayeslearn.progress import Progress
 from bayeslearn.storage import fingerprints
 from bayeslearn.tabular.compare.budget import (
     Budget,
-    NotTried,
-    Pace,
     parse_budget,
     write_duration,
 )
 from bayeslearn.tabular.compare.held_out import CRITERIA, CRPS, LOG_LIKELIHOOD
-from bayeslearn.tabular.compare.plan import make_plan, read_table, resolve_methods
+from bayeslearn.tabular.compare.plan import Method, make_plan, read_table, resolve_methods
 from bayeslearn.tabular.compare.recommend import Candidate, Report, choose, explain
 from bayeslearn.tabular.compare.result import Comparison, make_row, mark_front
-from bayeslearn.tabular.compare.run import ESTIMATORS, Experiment, MethodRun, run_method
+from bayeslearn.tabular.compare.run import ESTIMATORS, Experiment, MethodRun
+from bayeslearn.tabular.compare.tasks import Results, own_part, run_all
 from bayeslearn.tabular.json_values import JSON, json_value
 from bayeslearn.tabular.score_table import NOT_TRIED, OK
 
@@ -45,6 +46,10 @@ def compare(
     seed: int = 0,
     progress: bool | None = None,
     devices: str | None = None,
+    n_jobs: int | None = None,
+    results: str | os.PathLike[str] | None = None,
+    array_task: tuple[int, int] | None = None,
+    gather: bool = False,
     **options: Any,
 ) -> Comparison:
     """Try several methods on one table and recommend one.
@@ -53,7 +58,8 @@ def compare(
         X, y: rows of numbers and one target, arrays or data frames.
         task: "regression", "classification", or "auto": text, two numbers, or all whole numbers
             from 0 or 1 on (up to 20), each at least twice, are classes.
-        methods: "default" (a quick choice), "all", or a list of names and algorithms. "map", the
+        methods: "default" (a quick choice), "all", or a list of names and algorithms; "auto" in it
+            is `method="auto"` of the estimators, which chooses anew for every split. "map", the
             plain network, is always among them.
         budget: seconds, or "90s", "2m", "1h", for everything, compilation included. It is shared
             among the methods in the order given; what one leaves goes to those after it. A fit may
@@ -68,6 +74,14 @@ def compare(
             terminal; False: nothing.
         devices: "all": every fit runs over all devices, see `fit`; of several processes each then
             compares alike, without a budget, and finds the same.
+        n_jobs: how many methods are fitted at a time, in processes of joblib; -1: as many as cores;
+            None: one, or what `joblib.parallel_config` says, whose backend ("loky", "dask", "ray")
+            is used. Without a budget the result is the same.
+        results: a folder for each method's result, so that the comparison can be continued:
+            methods whose result is there are not fitted again.
+        array_task: (i, n): fit every n-th method from the i-th on (from 0), as job i of n of a
+            Slurm array; the others are "not tried" in the result. Needs `results`.
+        gather: read the results of all methods from their folder, and fit nothing.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
             and `validation_fraction` reach the methods that know them.
     """
@@ -80,6 +94,7 @@ def compare(
     layout = mesh.layout(None, devices)
     if layout is not None and layout.is_shared and seconds is not None:
         refuse("budget", budget, "be left out over several processes, whose clocks differ")
+    _check_tasks(n_jobs, results, array_task, gather, budget, devices)
     algorithms = resolve_methods(methods)
     table, about = read_table(X, y, task)
     _check_criterion(by, table.task)
@@ -87,8 +102,20 @@ def compare(
     plan = make_plan(table, int(splits), float(test_fraction), int(seed))
     experiment = Experiment(table, plan, options, int(seed), by, devices)
     shared = None if seconds is None else Budget(seconds, int(splits), began)
-    with Progress("compare", len(algorithms) * int(splits), progress, unit="fit") as bar:
-        runs = run_all(experiment, algorithms, shared, bar)
+    files = None
+    if results is not None:
+        known = {"splits": int(splits), "test_fraction": float(test_fraction), "seed": int(seed)}
+        known |= {"task": table.task, "by": by, "classes": about["classes"]}
+        files = Results(results, experiment, algorithms, known | {"options": json_value(options)})
+    runs = {}
+    if gather and files is not None:
+        runs = files.read_all(algorithms)
+    else:
+        own = algorithms if array_task is None else own_part(algorithms, array_task)
+        with Progress("compare", len(own) * int(splits), progress, unit="fit") as bar:
+            runs = run_all(experiment, own, shared, bar, n_jobs, files)
+    others = MethodRun(status=NOT_TRIED, reason="It belongs to another job of the array.")
+    runs = {label: runs.get(label, others) for label in algorithms}
     split = plan.splits[0]
     settings = about | {
         "methods": list(algorithms),
@@ -104,52 +131,16 @@ def compare(
         "seconds": time.perf_counter() - began,
     }
     first_split = (*table.rows(split.train), *table.rows(plan.test))
-    return summarize(runs, algorithms, shared, settings, first_split, table.task)
-
-
-def run_all(
-    experiment: Experiment,
-    algorithms: dict[str, Algorithm],
-    budget: Budget | None,
-    bar: Progress,
-) -> dict[str, MethodRun]:
-    """Every method in turn; the baseline is the first."""
-    runs: dict[str, MethodRun] = {}
-    pace = None
-    splits = len(experiment.plan.splits)
-    for place, (label, algorithm) in enumerate(algorithms.items()):
-
-        def listen(
-            event: FitEvent | None, number: int, label: str = label, place: int = place
-        ) -> None:
-            bar.update(place * splits + number, text=f"{label}, {_status(event)}")
-
-        is_baseline = isinstance(algorithm, MAP)
-        share = None
-        if budget is not None:
-            try:
-                share = budget.share(len(algorithms) - place, is_baseline)
-            except NotTried as error:
-                runs[label] = MethodRun(status=NOT_TRIED, reason=str(error))
-                continue
-        run = runs[label] = run_method(experiment, algorithm, share, pace, listen)
-        cost = run.cost
-        if budget is not None and cost is not None:
-            if is_baseline and run.planned_steps > run.steps > 0 and run.cut_short:
-                cost = cost._replace(fit=cost.fit * run.planned_steps / run.steps)
-            budget.record(cost, is_baseline)
-            if is_baseline and pace is None and run.status == OK:
-                steps = run.planned_steps if run.cut_short else run.steps
-                pace = Pace.of(cost, steps, len(experiment.plan.splits[0].train))
-    if not any(run.status == OK for run in runs.values()):
-        reasons = {run.reason for run in runs.values()}
-        raise BayesLearnError(f"No method could be fitted: {' '.join(sorted(reasons))}")
-    return runs
+    found = summarize(runs, algorithms, shared, settings, first_split, table.task)
+    if array_task is not None:
+        part = f"This is job {array_task[0]} of {array_task[1]}: gather all of them to choose."
+        found = dataclasses.replace(found, recommended=None, recommendation=part)
+    return found
 
 
 def summarize(
     runs: dict[str, MethodRun],
-    algorithms: dict[str, Algorithm],
+    algorithms: dict[str, Method],
     budget: Budget | None,
     settings: dict[str, JSON],
     first_split: tuple[Any, np.ndarray, Any, np.ndarray],
@@ -195,11 +186,23 @@ def versions() -> dict[str, JSON]:
     return {**fingerprints.versions(), **others}
 
 
-def _status(event: FitEvent | None) -> str:
-    if event is None:
-        return COMPILING
-    phase = phase_label(event.phase)
-    return f"{phase}{', ' if phase else ''}step {event.step} of {event.num_steps}"
+def _check_tasks(
+    n_jobs: int | None,
+    results: str | os.PathLike[str] | None,
+    array_task: tuple[int, int] | None,
+    gather: bool,
+    budget: float | str | None,
+    devices: str | None,
+) -> None:
+    if num_workers(n_jobs) > 1 and devices is not None:
+        refuse("devices", devices, "be left out with several jobs, each with the cores it has")
+    for name, value in (("array_task", array_task), ("gather", gather or None)):
+        if value is not None and results is None:
+            refuse("results", None, f"be given with `{name}`")
+    if array_task is not None and gather:
+        refuse("gather", gather, "be left out with `array_task`")
+    if array_task is not None and budget is not None:
+        refuse("budget", budget, "be left out with `array_task`", "Limit the job's time instead.")
 
 
 def _check_criterion(by: str, task: str) -> None:

@@ -216,6 +216,8 @@ class Clock:
         self._listener(event)
         stops = False
         if self._stop_at is not None:
+            if self._share is not None and not self._share.allows(0.0):
+                raise OutOfBudget("The budget ended before its last split.")
             stops = event.step >= self._stop_at.get(event.phase, math.inf)
         elif self._share is not None:
             stops = self._is_over(event, self._share)
@@ -251,6 +253,22 @@ class Clock:
             name = "" if phase == MAIN else f"{phase_label(event.phase)}, "
             return f"{name}step {event.step} of {event.num_steps}"
         return None
+
+
+class Deadline(Clock):
+    """The callback of a fit that keeps to a budget of its own: it is only given up at the end."""
+
+    @property
+    def fit_seconds(self) -> float | None:
+        """The budget of the fit."""
+        return None if self._share is None else self._share.fit_seconds(0.0)
+
+    def __call__(self, event: FitEvent) -> bool:
+        self.events[event.phase] = event
+        self._listener(event)
+        if self._share is not None and not self._share.allows(self._share.expected.first_scoring):
+            raise OutOfBudget(f"The budget ended in its {phase_label(event.phase)}.")
+        return False
 
 
 class Pace(NamedTuple):

@@ -17,6 +17,8 @@ from bayeslearn.tabular.json_values import JSON, json_value
 from bayeslearn.tabular.task import TASKS, detect_task
 
 DEFAULT_METHODS = ("map", "ensemble", "mile", "hmc", "bayes-by-backprop", "vogn", "laplace")
+AUTO = "auto"  # of the estimators: they choose a method themselves
+Method = Algorithm | str  # an algorithm, or "auto"
 MIN_ROWS = 10
 MIN_FOLDS = 5
 MAX_SCORED_ROWS = 256  # test rows, and rows of a validation fold: the rest are learned from
@@ -77,8 +79,8 @@ def read_table(X: ArrayLike, y: ArrayLike, task: str) -> tuple[TableData, dict[s
     return TableData(X if hasattr(X, "iloc") else values, observed, task, classes), settings
 
 
-def resolve_methods(methods: str | Sequence[str | Algorithm]) -> dict[str, Algorithm]:
-    """Algorithms by label, in the order given; the baseline first, closed forms last.
+def resolve_methods(methods: str | Sequence[str | Algorithm]) -> dict[str, Method]:
+    """Methods by label, in the order given; the baseline first, closed forms last.
 
     A closed form cannot be stopped on its way, so that it gets what the others leave of a budget.
     """
@@ -87,14 +89,18 @@ def resolve_methods(methods: str | Sequence[str | Algorithm]) -> dict[str, Algor
     if isinstance(methods, str) or not isinstance(methods, Sequence) or not len(methods):
         must = 'be "default", "all" or a list of names and algorithms'
         refuse("methods", methods, must)
-    found = [check_algorithm(method, "methods") for method in methods]
+    found: list[Method] = [
+        AUTO if isinstance(method, str) and method == AUTO else check_algorithm(method, "methods")
+        for method in methods
+    ]
     if not any(isinstance(method, MAP) for method in found):
         found.insert(0, MAP())
-    found.sort(key=lambda m: (not isinstance(m, MAP), m.auto_steps == 1))
-    labels: dict[str, Algorithm] = {}
+    found.sort(key=lambda m: (not isinstance(m, MAP), not isinstance(m, str) and m.auto_steps == 1))
+    labels: dict[str, Method] = {}
     for method in found:
-        same = sum(other.name == method.name for other in labels.values())
-        labels[f"{method.name} ({same + 1})" if same else method.name] = method
+        name = method if isinstance(method, str) else method.name
+        same = sum(label.split(" (")[0] == name for label in labels)
+        labels[f"{name} ({same + 1})" if same else name] = method
     return labels
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bayeslearn.algorithms import Algorithm
 from bayeslearn.errors import BayesLearnError
 from bayeslearn.inference.context import MAIN
 from bayeslearn.inference.options import FitEvent
@@ -23,6 +22,7 @@ from bayeslearn.tabular.classifier import BayesianNNClassifier
 from bayeslearn.tabular.compare.budget import (
     Clock,
     Cost,
+    Deadline,
     NotTried,
     OutOfBudget,
     Pace,
@@ -30,7 +30,7 @@ from bayeslearn.tabular.compare.budget import (
     shorten_sampler,
 )
 from bayeslearn.tabular.compare.held_out import HeldOut, concatenate, predict_held_out
-from bayeslearn.tabular.compare.plan import Plan, Split, TableData
+from bayeslearn.tabular.compare.plan import Method, Plan, Split, TableData
 from bayeslearn.tabular.regressor import BayesianNNRegressor
 from bayeslearn.tabular.score_table import FAILED, NOT_FINISHED, NOT_TRIED, OK
 from bayeslearn.tabular.scores import score
@@ -90,7 +90,7 @@ class MethodRun:
 
 def run_method(
     experiment: Experiment,
-    algorithm: Algorithm,
+    method: Method,
     share: Share | None,
     pace: Pace | None,
     listener: Listener,
@@ -99,8 +99,8 @@ def run_method(
     run = MethodRun()
     splits = experiment.plan.splits
     try:
-        if share is not None and pace is not None:
-            algorithm = shorten_sampler(algorithm, share, pace)
+        if share is not None and pace is not None and not isinstance(method, str):
+            method = shorten_sampler(method, share, pace)
         clock = None
         for number, split in enumerate(splits):
             cost = run.cost
@@ -108,14 +108,14 @@ def run_method(
                 raise OutOfBudget(f"The budget ended after {number} of {len(splits)} splits.")
             listener(None, number)
             first = clock
-            clock = _clock(algorithm, share, first, listener, number)
-            estimator = _fit_split(experiment, algorithm, split, number, clock, run)
+            clock = _clock(method, share, first, listener, number)
+            estimator = _fit_split(experiment, method, split, number, clock, run)
             if first is None:
                 run.estimator, run.megabytes = estimator, _megabytes(estimator.posterior_)
                 if MAIN in clock.events:
                     run.steps, run.planned_steps = clock.events[MAIN][1:3]
                 run.cut_short = clock.cut_short
-                run.chosen = {} if share is None else _length(algorithm, clock)
+                run.chosen = {} if share is None else _length(method, clock)
             clock = first or clock
             _score_split(experiment, split, estimator, run)
     except NotTried as error:
@@ -131,13 +131,15 @@ def run_method(
 
 
 def _clock(
-    algorithm: Algorithm, share: Share | None, first: Clock | None, listener: Listener, number: int
+    method: Method, share: Share | None, first: Clock | None, listener: Listener, number: int
 ) -> Clock:
+    if isinstance(method, str):  # it keeps to a budget of its own
+        return Deadline(share, listener=lambda event: listener(event, number))
     stop_at = None
     if first is not None:
         stop_at = {phase: event.step for phase, event in first.stopped.items()}
-    sampler = getattr(algorithm, "sampler", algorithm)  # of an ensemble with chains
-    is_ensemble = algorithm.capabilities.is_composite and sampler is algorithm
+    sampler = getattr(method, "sampler", method)  # of an ensemble with chains
+    is_ensemble = method.capabilities.is_composite and sampler is method
     return Clock(
         share,
         stop_at,
@@ -149,13 +151,15 @@ def _clock(
 
 def _fit_split(
     experiment: Experiment,
-    algorithm: Algorithm,
+    method: Method,
     split: Split,
     number: int,
     clock: Clock,
     run: MethodRun,
 ) -> Estimator:
-    estimator = make_estimator(experiment, algorithm, number)
+    estimator = make_estimator(experiment, method, number)
+    if isinstance(clock, Deadline):
+        estimator.budget = clock.fit_seconds
     X, y = experiment.table.rows(split.train)
     with clock.listening(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -177,16 +181,19 @@ def _fit_split(
     return estimator
 
 
-def make_estimator(experiment: Experiment, algorithm: Algorithm, number: int) -> Estimator:
+def make_estimator(experiment: Experiment, method: Method, number: int) -> Estimator:
     """The estimator of one split, with the options that its method knows."""
     known = {"progress": False} | experiment.options
+    kind = ESTIMATORS[experiment.table.task]
+    if isinstance(method, str):
+        return kind(method=method, random_state=experiment.seed + number, **known)
+    algorithm = method
     is_closed_form = algorithm.auto_steps == 1 and algorithm.warm_start() is None
     if algorithm.capabilities.is_sampler or is_closed_form:
         known.pop("num_steps", None)
     if algorithm.capabilities.is_sampler:
         known.pop("batch_size", None)
         known.pop("validation_fraction", None)
-    kind = ESTIMATORS[experiment.table.task]
     return kind(method=algorithm, random_state=experiment.seed + number, **known)
 
 
@@ -206,8 +213,10 @@ def _score_split(
     run.scoring.append(time.perf_counter() - began)
 
 
-def _length(algorithm: Algorithm, clock: Clock) -> dict[str, int]:
+def _length(algorithm: Method, clock: Clock) -> dict[str, int]:
     """Steps or draws that the budget allowed."""
+    if isinstance(algorithm, str):
+        return {}
     if not algorithm.capabilities.is_sampler:
         steps = sum(event.step for event in clock.events.values())
         return {"num_steps": steps} if clock.stopped else {}
