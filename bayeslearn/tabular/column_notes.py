@@ -75,19 +75,18 @@ def suspicions(
         elif _is_copy(column, values, rows, y):
             copies.append(column.name)
     for names, what in (
-        (constant, "hold one value in every row, which teaches nothing"),
+        (constant, "Columns with one value in every row, which teach nothing"),
         (
             copies,
-            f"follow from the target {target!r} (or it from them): drop what is not known when"
-            " predicting",
+            f"Columns that follow from the target {target!r}, to be dropped unless they are"
+            " known when predicting",
         ),
-        (counting, "look like identifiers: whole numbers, no two alike"),
-        (codes, "hold numbers with leading zeros, such as codes; --categorical takes them as text"),
-        (rare, f"have categories with fewer than {RARE} rows"),
+        (counting, "Columns that look like identifiers, whole numbers of which no two are alike"),
+        (codes, "Numbers with leading zeros, such as codes, which are better taken as text"),
+        (rare, f"Columns with categories of fewer than {RARE} rows"),
     ):
         if names:
-            plural = "Columns" if len(names) > 1 else "The column"
-            notes.append(f"{plural} {join_names(names)}: {what}.")
+            notes.append(f"{what}: {join_names(names)}.")
     if y.dtype.kind not in "f":
         labels, counts = np.unique(y, return_counts=True)
         few = [f"{str(label)!r} ({n})" for label, n in zip(labels, counts, strict=True) if n < RARE]
@@ -104,7 +103,8 @@ def suspicions(
 
 def _counts(numbers: np.ndarray) -> bool:
     """Whether it numbers the rows, in order."""
-    return len(numbers) > 2 and bool(np.all(np.diff(numbers) == 1))
+    is_whole = bool(np.all(numbers == np.floor(numbers)))
+    return len(numbers) > 2 and is_whole and bool(np.all(np.diff(numbers) == 1))
 
 
 def _is_identifier(name: str, numbers: np.ndarray) -> bool:
@@ -116,7 +116,7 @@ def _is_identifier(name: str, numbers: np.ndarray) -> bool:
 
 def _has_leading_zeros(values: ColumnValues) -> bool:
     return any(
-        len(cell) > 1 and cell[0] == "0" and cell.isdigit()
+        isinstance(cell, str) and len(cell) > 1 and cell[0] == "0" and cell.isdigit()
         for cell in values.text[~values.is_missing]
     )
 

@@ -124,7 +124,7 @@ class Problems:
         if len(self._errors) == 1:
             raise self._errors[0]
         lines = [
-            f"  {i}. {error.what}: must {error.must}. {error.remedy}".rstrip()
+            f"  {i}. {error.what}; it must {error.must}. {error.remedy}".rstrip()
             for i, error in enumerate(self._errors[:MAX_LISTED], 1)
         ]
         if len(self._errors) > MAX_LISTED:

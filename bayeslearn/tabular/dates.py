@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,12 +19,16 @@ NUMERIC = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?:[T ](\d{1,2}:\d{2}.*
 EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def read_dates(text: np.ndarray, day_first: bool | None) -> tuple[np.ndarray, bool | None]:
-    """Days since 1970 (NaN: no date), and the order of day and month where two are possible.
+class Dates(NamedTuple):
+    """The dates of a column."""
 
-    Without `day_first` a column like 03/04/2024 in which no number is above 12 has no reading, and
-    the order that is returned is None.
-    """
+    days: np.ndarray  # since 1970; NaN: no date
+    day_first: bool | None  # the order of cells like 03/04/2024; None: there are none
+    is_ambiguous: bool  # nothing says which order they have
+
+
+def read_dates(text: np.ndarray, day_first: bool | None) -> Dates:
+    """The dates of some cells; `day_first` decides where two orders are possible."""
     distinct = {cell for cell in set(text.tolist()) if NUMERIC.fullmatch(cell)}
     parts = [NUMERIC.fullmatch(cell) for cell in distinct]
     if parts:
@@ -34,7 +39,10 @@ def read_dates(text: np.ndarray, day_first: bool | None) -> tuple[np.ndarray, bo
         elif day_first is None and all(part.group(2) == "." for part in parts if part):
             day_first = True  # points are used with the day first alone
     order = True if day_first is None else day_first
-    return map_unique(lambda cell: _days(cell, order), text), day_first if parts else False
+    days = map_unique(lambda cell: _days(cell, order), text)
+    if not parts:
+        return Dates(days, None, False)
+    return Dates(days, day_first, day_first is None)
 
 
 def _days(cell: str, day_first: bool) -> float:

@@ -186,9 +186,6 @@ def _content(argument: str, path: str, max_bytes: int) -> bytes:
             if not is_compressed:
                 return file.read()
             content = gzip.GzipFile(fileobj=file).read(max_bytes + 1)
-        if len(content) > max_bytes:
-            _refuse_size(argument, path, "more", max_bytes)
-        return content
     except FileNotFoundError:
         raise ArgumentError(f"File not found: {path}") from None
     except IsADirectoryError:
@@ -198,6 +195,9 @@ def _content(argument: str, path: str, max_bytes: int) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(argument, path, f"it could not be read ({reason})")
+    if len(content) > max_bytes:
+        _refuse_size(argument, path, "more", max_bytes)
+    return content
 
 
 def _refuse_size(argument: str, path: str, size: int | str, max_bytes: int) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bayeslearn.errors import DataWarning, refuse
+from bayeslearn.errors import DataWarning, Shown, refuse
 from bayeslearn.tabular import column_notes, text_columns
 from bayeslearn.tabular.columns import (
     ESTIMATOR,
@@ -155,7 +155,7 @@ def _stored(estimator: Any, table: FrameTable | None) -> Schema | None:
     schema = Schema.from_dict(stored)
     if table is None:
         names = ", ".join(repr(column.name) for column in schema.columns[:5])
-        refuse("X", type(table).__name__, f"be a data frame with the columns {names}, as in fit")
+        refuse("X", Shown("no data frame"), f"be a data frame with the columns {names}, as in fit")
     return schema
 
 

@@ -93,14 +93,14 @@ def _with_dates(
         return column
     present = ~column.is_missing
     text = column.text[present]
-    found, order = dates.read_dates(text, day_first)
-    is_date = ~np.isnan(found)
+    found = dates.read_dates(text, day_first)
+    is_date = ~np.isnan(found.days)
     if np.mean(is_date) <= 0.5:
         return column
     days = np.full(len(column.text), np.nan)
-    days[present] = found
-    column = column._replace(dates=days, day_first=order)
-    if order is not None:
+    days[present] = found.days
+    column = column._replace(dates=days, day_first=found.day_first)
+    if not found.is_ambiguous:
         return column
     first = int(np.argmax([bool(dates.NUMERIC.fullmatch(cell)) for cell in text]))
     place = where(int(np.flatnonzero(present)[first]))
