@@ -80,6 +80,7 @@ def compare(
         output,
         data,
         flags.pick(flags.TableOptions, options),
+        flags.pick(flags.FileOptions, options),
         flags.pick(flags.NetworkOptions, options),
         None if out is None else runs.check_folder(out, overwrite),
         uses_cache=not no_cache,
@@ -98,6 +99,7 @@ def run_comparison(
     output: Output,
     data: str,
     table_options: flags.TableOptions,
+    file_options: flags.FileOptions,
     network: flags.NetworkOptions,
     folder: Path | None,
     *,
@@ -110,7 +112,7 @@ def run_comparison(
 
     `arguments` are those of `bl.compare`.
     """
-    raw, learned = inputs.read_table(output, data, table_options)
+    raw, learned = inputs.read_table(output, data, table_options, file_options)
     if uses_cache:
         use_compilation_cache()
     from bayeslearn.tabular.compare import api, plan
@@ -186,6 +188,7 @@ def demo(out: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> 
                 output,
                 str(data),
                 flags.TableOptions(target),
+                flags.FileOptions(),
                 NETWORK,
                 runs.check_folder(str(data.with_suffix("")), overwrite=True),
                 uses_cache=not no_cache,

@@ -87,13 +87,14 @@ def fit(
     table_options = flags.pick(flags.TableOptions, options)
     folder = runs.check_folder(out, overwrite)
     checkpoint = make_checkpoint(folder, flags.pick(flags.CheckpointOptions, options))
-    raw, learned = inputs.read_table(output, data, table_options)
+    file_options = flags.pick(flags.FileOptions, options)
+    raw, learned = inputs.read_table(output, data, table_options, file_options)
     rows = inputs.split_rows(learned, test_fraction, seed)
     schema = learned.schema.with_fill_values(raw, learned.rows[rows.train])
     x = schema.encode(raw, output.note).iloc[learned.rows]
     x_new = None
     if new is not None:
-        x_new = inputs.read_new_rows(output, schema, new, "predict", table_options.encoding).x
+        x_new = inputs.read_new_rows(output, schema, new, "predict", file_options).x
     network = flags.pick(flags.NetworkOptions, options)
     estimator = inputs.make_estimator(output, schema.task, method, ctx.meta["settings"], network)
     estimator.set_params(random_state=seed, progress=False, budget=budget)

@@ -11,7 +11,7 @@ import click
 
 import bayeslearn as bl
 from bayeslearn.errors import refuse
-from bayeslearn.tabular import encoding
+from bayeslearn.tabular import encoding, files
 from bayeslearn.tabular.task import TASKS
 
 if TYPE_CHECKING:
@@ -125,9 +125,47 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     categories: str = "one-hot"
     impute: bool = False
+    indicators: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class FileOptions:
+    """How the text of a file is read."""
+
     encoding: str = "utf-8"
+    decimal: str | None = None
+    thousands: str | None = None
+    dates: str | None = None
+    max_bytes: int = files.MAX_BYTES
+
+    def for_file(self) -> dict[str, Any]:
+        """By the names of `files.read`."""
+        found = dataclasses.asdict(self)
+        dates = found.pop("dates")
+        return found | {"day_first": None if dates is None else dates == DAY_FIRST}
 
 
+DAY_FIRST, MONTH_FIRST = "day-first", "month-first"
+file_options = chain(
+    click.option(
+        "--encoding",
+        default="utf-8",
+        show_default=True,
+        help="Of a text file: latin-1, utf-16, ...",
+    ),
+    click.option("--decimal", type=click.Choice([".", ","]), help="The decimal separator."),
+    click.option("--thousands", type=click.Choice([".", ","]), help="The thousands separator."),
+    click.option(
+        "--dates", type=click.Choice([DAY_FIRST, MONTH_FIRST]), help="The order in 03/04/2024."
+    ),
+    click.option(
+        "--max-bytes",
+        type=click.IntRange(min=1),
+        default=files.MAX_BYTES,
+        show_default=True,
+        help="The most that a compressed file may hold.",
+    ),
+)
 table_options = chain(
     click.option("--target", required=True, metavar="COLUMN", help="The column to predict."),
     click.option(
@@ -157,11 +195,11 @@ table_options = chain(
         help="Impute missing values: the median, or the most frequent category.",
     ),
     click.option(
-        "--encoding",
-        default="utf-8",
-        show_default=True,
-        help="Of a text file: latin-1, utf-16, ...",
+        "--indicators",
+        is_flag=True,
+        help="Impute, and add a column for each that says where its values were missing.",
     ),
+    file_options,
 )
 
 

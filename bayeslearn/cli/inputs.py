@@ -8,28 +8,30 @@ import numpy as np
 
 import bayeslearn as bl
 from bayeslearn.cli import flags
-from bayeslearn.cli.flags import NetworkOptions, TableOptions
+from bayeslearn.cli.flags import FileOptions, NetworkOptions, TableOptions
 from bayeslearn.cli.output import Output
 from bayeslearn.cli.settings import algorithm_class
 from bayeslearn.tabular import encoding, files
+from bayeslearn.tabular.columns import NEW_FILE, join_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def read_table(
-    output: Output, path: str, options: TableOptions
+    output: Output, path: str, options: TableOptions, file_options: FileOptions
 ) -> tuple[files.RawTable, encoding.LearnedTable]:
     """A file to learn from."""
     with output.progress(f"reading {path}"):
-        raw = files.read(path, encoding=options.encoding)
+        raw = files.read(path, **file_options.for_file())
         learned = encoding.learn(
             raw,
             options.target,
             task=options.task,
             drop=options.drop,
             categorical=options.categorical,
-            impute=options.impute,
+            impute=options.impute or options.indicators,
+            indicators=options.indicators,
             encoding=options.categories,
         )
     for note in learned.notes:
@@ -45,21 +47,21 @@ class NewRows(NamedTuple):
 
 
 def read_new_rows(
-    output: Output, schema: encoding.Schema, path: str, argument: str, text_encoding: str
+    output: Output, schema: encoding.Schema, path: str, argument: str, options: FileOptions
 ) -> NewRows:
     """A file to predict, encoded as the training table was."""
     with output.progress(f"reading {path}"):
-        raw = files.read(path, argument=argument, encoding=text_encoding)
+        raw = files.read(path, argument=argument, remedies=NEW_FILE, **options.for_file())
+        if not raw.num_rows:
+            raw.refuse("it has no rows below its header", "have rows to predict")
         x = schema.encode(raw, output.note)
-    if not len(x):
-        raw.refuse("it has no rows below its header", "have rows to predict")
     for note in raw.notes:
         output.note(note)
     known = {column.name for column in schema.columns}
-    extra = [name for name in raw.cells.columns if name not in known]
+    extra = [name for name in raw.names if name not in known]
     if extra:
         plural = "s" if len(extra) > 1 else ""
-        output.note(f"Not used: the column{plural} {files.join_names(extra)}.")
+        output.note(f"Not used: the column{plural} {join_names(extra)}.")
     return NewRows(raw, x)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -21,7 +22,7 @@ from bayeslearn.tabular.json_values import JSON
     "--level", type=float, default=0.9, show_default=True, help="Probability of the interval."
 )
 @click.option("--with-input", is_flag=True, help="Write the columns of NEW beside the predictions.")
-@click.option("--encoding", default="utf-8", show_default=True, help="Of a text file.")
+@flags.file_options
 @flags.overwrite_option
 @flags.no_cache_option
 @flags.common_options
@@ -31,11 +32,11 @@ def predict(
     out: str | None,
     level: float,
     with_input: bool,
-    encoding: str,
     overwrite: bool,
     no_cache: bool,
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Predict the rows of a new file with a fit (or with the method a comparison recommends).
 
@@ -53,7 +54,9 @@ def predict(
     if not 0 < level < 1:
         refuse("level", level, "be between 0 and 1, such as 0.9")
     schema = runs.read_schema(run)
-    raw, x = inputs.read_new_rows(output, schema, new, "new", encoding)
+    raw, x = inputs.read_new_rows(
+        output, schema, new, "new", flags.pick(flags.FileOptions, options)
+    )
     if not no_cache:
         use_compilation_cache()
     with output.progress(f"predicting {new}"):

@@ -48,13 +48,13 @@ from bayeslearn.tabular.candidates import (
     num_weights,
     prior_of,
 )
+from bayeslearn.tabular.frame_inputs import TableInputs, check_options, validated
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
     check_is_fitted,
     check_random_state,
     check_sample_weight,
-    validate_data,
 )
 from bayeslearn.tabular.stored import StoredEstimator
 
@@ -81,7 +81,7 @@ def can_update(estimator: BayesianNN) -> bool:
     return True
 
 
-class BayesianNN(StoredEstimator):
+class BayesianNN(TableInputs, StoredEstimator):
     """Base of regressor and classifier (abstract)."""
 
     chosen_: dict[str, JSON]
@@ -182,7 +182,7 @@ class BayesianNN(StoredEstimator):
         self.posterior_ = dataclasses.replace(
             posterior,
             scaling=scaling,
-            notes=(*posterior.notes, *self._notes(rows.y)),
+            notes=(*posterior.notes, *self.column_notes_, *self._notes(rows.y)),
             wall_time=posterior.wall_time + seconds,
         )
         if selection is not None:
@@ -283,6 +283,7 @@ class BayesianNN(StoredEstimator):
         if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
             refuse("validation_fraction", fraction, "be None or between 0 and 1")
         check_calibration(self.calibration, self.calibration_fraction, self.task)
+        check_options(self.categories, self.missing)
         return method
 
     def _rows(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int) -> Rows:
@@ -321,7 +322,7 @@ class BayesianNN(StoredEstimator):
         It has moments, quantiles, `log_prob`, `cdf` and `sample`; scores of `bl.metrics` take it.
         """
         check_is_fitted(self, "posterior_")
-        return self._predictive(validate_data(self, X, reset=False, dtype=np.float64))
+        return self._predictive(validated(self, X, reset=False, dtype=np.float64))
 
     def _predictive(self, X: np.ndarray) -> PredictiveBase:
         posterior = self.posterior_

@@ -19,13 +19,13 @@ from bayeslearn.tabular.base import (
     can_update,
 )
 from bayeslearn.tabular.candidates import CLASS_PRIOR_SCALES, Noise
+from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,
     available_if,
     check_classification_targets,
     check_sample_weight,
     column_or_1d,
-    validate_data,
 )
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
@@ -63,6 +63,8 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         budget: float | str | None = None,
         calibration: str | None = None,
         calibration_fraction: float = 0.2,
+        categories: str = "one-hot",
+        missing: str | None = None,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -79,6 +81,8 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         self.budget = budget
         self.calibration = calibration
         self.calibration_fraction = calibration_fraction
+        self.categories = categories
+        self.missing = missing
 
     def fit(
         self,
@@ -158,7 +162,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
     def _read(
         self, X: Any, y: Any, classes: Any = None, first: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64)
+        X, y = validated(self, X, y, reset=first, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if first:
@@ -181,4 +185,6 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
 
 def _rows_of(table: Any, keep: np.ndarray) -> Any:
     """Some rows of an array, a list or a frame."""
+    if hasattr(table, "filter") and not hasattr(table, "iloc"):  # Polars
+        return table.filter(keep)
     return table[keep] if hasattr(table, "iloc") else np.asarray(table)[keep]

@@ -1,47 +1,63 @@
-"""Columns of a file as numbers that an estimator takes."""
+"""Columns of a table as numbers that an estimator takes. Needs NumPy alone."""
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bayeslearn.errors import refuse
-from bayeslearn.tabular.files import ColumnValues, RawTable, column_values, join_names
+from bayeslearn.tabular import column_notes, dates
+from bayeslearn.tabular.columns import (
+    ColumnValues,
+    Problems,
+    Table,
+    join_names,
+    problems_of,
+)
 from bayeslearn.tabular.json_values import JSON
-from bayeslearn.tabular.pandas_parts import pd
 from bayeslearn.tabular.task import TASKS, detect_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bayeslearn.tabular.files import RawTable
 
 MAX_CATEGORIES = 50  # a text column with more is a name or a number in disguise
 MIN_ROWS = 4
 FEW_ROWS = 50
 MANY_COLUMNS = 500
 ENCODINGS = ("one-hot", "ordinal")
-FILL = "Fill it in, or fit with --impute (the median, or the most frequent category)."
+MISSING_SUFFIX = ":missing"
 Notify = Callable[[str], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One input column."""
+    """One input column, and how it was written."""
 
     name: str
-    categories: tuple[str, ...] | None = None  # None: numbers
+    categories: tuple[str, ...] | None = None  # None: numbers, or dates
     fill: float | str | None = None  # replaces a missing value
+    cycles: tuple[str, ...] | None = None  # of dates; None: no dates
+    has_indicator: bool = False  # a column of its own says where values were missing
+    decimal: str = ""  # of numbers with two readings
+    day_first: bool | None = None  # of dates with two readings
+    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """The columns of a table, by which a new file is encoded in the same way."""
+    """The columns of a table, by which a new one is encoded in the same way."""
 
     target: str
     task: str
     columns: tuple[Column, ...]
     encoding: str = "one-hot"
     impute: bool = False
+    indicators: bool = False
 
     def to_dict(self) -> dict[str, JSON]:
         """Ready for JSON."""
@@ -50,83 +66,128 @@ class Schema:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Schema:
         """The inverse of `to_dict`."""
-        columns = tuple(
-            Column(
-                c["name"], None if c["categories"] is None else tuple(c["categories"]), c["fill"]
-            )
-            for c in stored["columns"]
-        )
-        return cls(**{**stored, "columns": columns})
 
-    def with_fill_values(self, raw: RawTable, rows: np.ndarray) -> Schema:
+        def column(entry: Mapping[str, Any]) -> Column:
+            lists = {
+                name: tuple(entry[name])
+                for name in ("categories", "cycles")
+                if entry.get(name) is not None
+            }
+            return Column(**{**entry, **lists})
+
+        return cls(**{**stored, "columns": tuple(map(column, stored["columns"]))})
+
+    def with_fill_values(self, table: Table, rows: np.ndarray) -> Schema:
         """With the medians and most frequent categories of these rows, where it imputes."""
         if not self.impute:
             return self
 
         def filled(column: Column) -> Column:
-            values = column_values(raw, column.name, self.impute)
+            values = self._values(table, column)
             present = ~values.is_missing[rows]
             if not np.any(present):
-                raw.refuse(f"the column {column.name!r} is empty", remedy=_drop(column.name))
+                remedy = table.remedies.of(table.remedies.drop, column.name)
+                table.refuse(f"the column {column.name!r} is empty", remedy=remedy)
+            has_indicator = self.indicators and not np.all(present)
             if column.categories is None:
-                numbers = values.numbers[rows][present]
-                return dataclasses.replace(column, fill=float(np.median(numbers)))
-            names, counts = np.unique(values.text[rows][present], return_counts=True)
-            return dataclasses.replace(column, fill=str(names[np.argmax(counts)]))
+                numbers = values.numbers if column.cycles is None else values.dates
+                assert numbers is not None
+                fill: float | str = float(np.median(numbers[rows][present]))
+            else:
+                names, counts = np.unique(values.text[rows][present], return_counts=True)
+                fill = str(names[np.argmax(counts)])
+            return dataclasses.replace(column, fill=fill, has_indicator=has_indicator)
 
         return dataclasses.replace(self, columns=tuple(map(filled, self.columns)))
 
     def encode(self, raw: RawTable, notify: Notify = lambda note: None) -> pd.DataFrame:
-        """The file as columns of numbers; `notify` gets notes for the user."""
-        known = set(raw.cells.columns)
+        """A file as columns of numbers; `notify` gets notes for the user."""
+        from bayeslearn.tabular.pandas_parts import pd
+
+        encoded = self.numbers(raw, notify)
+        return pd.DataFrame(encoded, index=pd.RangeIndex(raw.num_rows), dtype=np.float64)
+
+    def numbers(self, table: Table, notify: Notify = lambda note: None) -> dict[str, np.ndarray]:
+        """A table as columns of numbers by name; all of its problems are one error."""
+        known = set(table.names)
         missing = [column.name for column in self.columns if column.name not in known]
         if missing:
             must = f"have the {len(self.columns)} columns of the training table"
             verb = "is" if len(missing) == 1 else "are"
-            raw.refuse(f"{join_names(missing)} {verb} missing", must)
+            table.refuse(f"{join_names(missing)} {verb} missing", must)
         encoded: dict[str, np.ndarray] = {}
-        filled = []
+        filled: list[str] = []
+        problems = problems_of(table)
         for column in self.columns:
-            values = column_values(raw, column.name, self.impute)
-            if column.fill is not None and np.any(values.is_missing):
-                filled.append(f"{column.name!r} ({int(np.sum(values.is_missing))})")
-            if column.categories is None:
-                new = {column.name: self._numbers(raw, column, values)}
-            else:
-                new = self._categories(raw, column, values, notify)
-            for name, numbers in new.items():
-                while name in encoded:  # a column called like another's category
-                    name += "_"
-                encoded[name] = numbers
+            with problems.collected():
+                values = self._values(table, column)
+                if column.fill is not None and np.any(values.is_missing):
+                    filled.append(f"{column.name!r} ({int(np.sum(values.is_missing))})")
+                for name, numbers in self._encoded(table, column, values, problems, notify).items():
+                    while name in encoded:  # a column called like another's category
+                        name += "_"
+                    encoded[name] = numbers
+        problems.raise_all()
         if filled:
             notify(f"Missing values were imputed: {join_names(filled, quoted=False)}.")
-        return pd.DataFrame(encoded, index=pd.RangeIndex(len(raw.cells)), dtype=np.float64)
+        return encoded
 
-    def _numbers(self, raw: RawTable, column: Column, values: ColumnValues) -> np.ndarray:
-        _check_numbers(raw, column.name, values)
+    def _values(self, table: Table, column: Column) -> ColumnValues:
+        values = table.values(column.name, column.decimal, column.day_first)
+        return _without_infinite(values) if self.impute else values
+
+    def _encoded(
+        self,
+        table: Table,
+        column: Column,
+        values: ColumnValues,
+        problems: Problems,
+        notify: Notify,
+    ) -> dict[str, np.ndarray]:
+        """The columns of numbers that one column becomes."""
         if column.fill is None:
-            _check_present(raw, column.name, values)
-        return np.where(values.is_missing, column.fill or 0.0, values.numbers)
+            with problems.collected():
+                check_present(table, column.name, values)
+        if column.categories is not None:
+            new = self._categories(table, column, values, notify)
+        elif column.cycles is not None:
+            days = _dates(table, column.name, values)
+            new = dates.features(column.name, _filled(days, column, values), column.cycles)
+        else:
+            check_numbers(table, column.name, values, problems)
+            _check_unit(table, column, values)
+            new = {column.name: _filled(values.numbers, column, values)}
+        if column.has_indicator:
+            new[column.name + MISSING_SUFFIX] = values.is_missing.astype(np.float64)
+        return new
 
     def _categories(
-        self, raw: RawTable, column: Column, values: ColumnValues, notify: Notify
+        self, table: Table, column: Column, values: ColumnValues, notify: Notify
     ) -> dict[str, np.ndarray]:
-        if column.fill is None:
-            _check_present(raw, column.name, values)
         text = np.where(values.is_missing, str(column.fill), values.text)
         known = column.categories or ()
-        codes = pd.Index(known, dtype=object).get_indexer(text).astype(np.float64)
+        place = {name: float(i) for i, name in enumerate(known)}
+        codes = np.array([place.get(name, -1.0) for name in text])
         is_unseen = codes < 0
         if np.any(is_unseen):
             names = sorted({str(name) for name in text[is_unseen]})
             treated = "0 in all its columns" if self.encoding == "one-hot" else "the middle rank"
             notify(
                 f"The column {column.name!r} holds {join_names(names)}, not seen in training"
-                f" (first in {raw.where(int(np.argmax(is_unseen)))}): encoded as {treated}."
+                f" (first in {table.where(int(np.argmax(is_unseen)))}): encoded as {treated}."
             )
         if self.encoding == "ordinal":
             return {column.name: np.where(is_unseen, (len(known) - 1) / 2, codes)}
         return {f"{column.name}={name}": codes == i for i, name in enumerate(known)}
+
+
+def _filled(numbers: np.ndarray, column: Column, values: ColumnValues) -> np.ndarray:
+    return np.where(values.is_missing, column.fill or 0.0, numbers)
+
+
+def _without_infinite(values: ColumnValues) -> ColumnValues:
+    """With infinite numbers as missing ones."""
+    return values._replace(is_missing=values.is_missing | np.isinf(values.numbers))
 
 
 class LearnedTable(NamedTuple):
@@ -146,26 +207,32 @@ def learn(
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
     impute: bool = False,
+    indicators: bool = False,
     encoding: str = "one-hot",
 ) -> LearnedTable:
-    """The schema of a file, and its target.
+    """The schema of a file, and its target; all of its problems are one error.
 
     Columns in `categorical` hold categories whatever they look like; those in `drop` are not used.
     """
     _check_arguments(raw, target, task, categorical, drop, encoding)
     notes = list(raw.notes)
-    rows, y, task = _target(raw, target, task, impute, notes.append)
-    features = [name for name in raw.cells.columns if name != target and name not in drop]
+    features = [name for name in raw.names if name != target and name not in drop]
     if not features:
         raw.refuse("it has no column but the target", "have a target and at least one other column")
-    columns = tuple(_column(raw, name, name in categorical, impute) for name in features)
-    schema = Schema(target, task, columns, encoding, impute)
+    problems = problems_of(raw)
+    found_target: tuple[np.ndarray, np.ndarray, str] | None = None
+    with problems.collected():
+        found_target = _target(raw, target, task, impute, notes.append)
+    columns = learn_columns(raw, features, problems, categorical=categorical, impute=impute)
+    problems.raise_all()
+    assert found_target is not None
+    rows, y, task = found_target
+    schema = Schema(target, task, columns, encoding, impute or indicators, indicators)
+    notes += column_notes.describe(raw, columns, encoding)
+    notes += column_notes.suspicions(raw, columns, rows, y, target)
     width = sum(
         1 if c.categories is None or encoding == "ordinal" else len(c.categories) for c in columns
     )
-    found = [f"{c.name!r} ({len(c.categories)})" for c in columns if c.categories is not None]
-    if found:
-        notes.append(f"Categorical columns, {encoding}: {join_names(found, quoted=False)}.")
     if len(y) < FEW_ROWS:
         notes.append(f"There are only {len(y)} rows: expect wide and imprecise intervals.")
     if width >= MANY_COLUMNS or width > len(y):
@@ -188,84 +255,149 @@ def _check_arguments(
         refuse("task", task, "be 'auto', 'regression' or 'classification'")
     if encoding not in ENCODINGS:
         refuse("categories", encoding, "be 'one-hot' or 'ordinal'")
-    names = list(raw.cells.columns)
+    names = raw.names
     for argument, given in (("target", [target]), ("categorical", categorical), ("drop", drop)):
         for name in given:
             if name not in names:
                 refuse(argument, name, f"be a column of {raw.path}: {join_names(names, limit=12)}")
     if target in drop:
         refuse("drop", target, "leave the target")
-    number = len(raw.cells)
+    number = raw.num_rows
     if number < MIN_ROWS:
         what = f"it has {number} row{'s' if number > 1 else ''}" if number else "it has no rows"
         raw.refuse(f"{what} below its header", f"have at least {MIN_ROWS} rows")
 
 
-def _column(raw: RawTable, name: str, categorical: bool, impute: bool) -> Column:
-    values = column_values(raw, name, impute)
-    present = ~values.is_missing
+def learn_columns(
+    table: Table,
+    names: Sequence[str],
+    problems: Problems,
+    *,
+    categorical: Sequence[str] = (),
+    impute: bool = False,
+) -> tuple[Column, ...]:
+    """What some columns hold; what is wrong with them is collected."""
+    found: list[Column] = []
+    for name in names:
+        with problems.collected():
+            found.append(_column(table, name, name in categorical, impute, problems))
+    return tuple(found)
+
+
+def _column(
+    table: Table, name: str, is_categorical: bool, impute: bool, problems: Problems
+) -> Column:
+    values = table.values(name)
+    values = _without_infinite(values) if impute else values
+    present, remedies = ~values.is_missing, table.remedies
     if not np.any(present):
-        raw.refuse(f"the column {name!r} is empty", "have a value in every cell", _drop(name))
+        remedy = remedies.of(remedies.drop, name)
+        table.refuse(f"the column {name!r} is empty", "have a value in every cell", remedy)
     if not impute:
-        _check_present(raw, name, values)
-    fraction = np.mean(~np.isnan(values.numbers[present]))
-    if fraction > 0.5 and not categorical:
-        _check_numbers(raw, name, values)
-        return Column(name)
+        with problems.collected():
+            check_present(table, name, values)
+    if not (is_categorical or values.is_categorical):
+        if values.dates is not None:
+            days = _dates(table, name, values)[present]
+            return Column(name, cycles=dates.cycles_of(days), day_first=values.day_first)
+        if np.mean(~np.isnan(values.numbers[present])) > 0.5:
+            check_numbers(table, name, values, problems)
+            return Column(name, decimal=values.decimal, unit=values.unit)
     found = tuple(sorted({str(text) for text in values.text[present]}))
-    if len(found) > MAX_CATEGORIES and not categorical:
+    if len(found) > MAX_CATEGORIES and not is_categorical and not values.is_categorical:
         shown = join_names(found[:2])
-        raw.refuse(
+        table.refuse(
             f"{name!r} holds {len(found)} different texts, such as {shown}",
             f"hold numbers, or at most {MAX_CATEGORIES} categories in a column",
-            f"Drop it with --drop {_flag(name)}, or keep it with --categorical {_flag(name)}.",
+            remedies.of(remedies.keep, name),
         )
     return Column(name, found)
 
 
-def _check_numbers(raw: RawTable, name: str, values: ColumnValues) -> None:
-    """Every value there must be a finite number."""
-    for is_bad, what, remedy in (
-        (~values.is_missing & np.isnan(values.numbers), "a number", "Correct it"),
-        (
-            np.isinf(values.numbers) & ~values.is_missing,
-            "a finite number",
-            "Correct it, or fit with --impute",
-        ),
+def check_numbers(table: Table, name: str, values: ColumnValues, problems: Problems) -> None:
+    """Every value there must be a finite number with one reading."""
+    remedies = table.remedies
+    if values.ambiguity:
+        with problems.collected():
+            must = f"hold numbers that can be read in one way in the column {name!r}"
+            table.refuse(values.ambiguity, must, values.ambiguity_remedy)
+        return
+    is_bad = ~values.is_missing & np.isnan(values.numbers)
+    is_infinite = ~values.is_missing & np.isinf(values.numbers)
+    for bad, what, remedy in (
+        (is_bad, "a number", f"Correct it{remedies.of(remedies.categorical, name)}."),
+        (is_infinite, "a finite number", f"Correct it{remedies.impute.partition(' (')[0]}."),
     ):
-        if np.any(is_bad):
-            row = int(np.argmax(is_bad))
-            must = f"hold {what} in every cell of the column {name!r}"
-            text = str(values.text[row])
-            if what == "a number":
-                remedy += f", or take the column as categories with --categorical {_flag(name)}"
-            raw.refuse(f"{text[:80]!r} in {raw.where(row)}", must, remedy + ".")
+        if np.any(bad):
+            with problems.collected():
+                row, more = int(np.argmax(bad)), int(np.sum(bad)) - 1
+                must = f"hold {what} in every cell of the column {name!r}"
+                place = table.where(row) + (f" and {more} more" if more else "")
+                table.refuse(f"{str(values.text[row])[:80]!r} in {place}", must, remedy)
 
 
-def _check_present(raw: RawTable, name: str, values: ColumnValues, remedy: str = FILL) -> None:
+def _dates(table: Table, name: str, values: ColumnValues) -> np.ndarray:
+    """Days since 1970; every value there must be a date."""
+    if values.dates is None:
+        row = int(np.argmax(~values.is_missing))
+        what = f"{str(values.text[row])[:80]!r} in {table.where(row)}"
+        table.refuse(what, f"hold dates in the column {name!r}", "Correct it.")
+    is_bad = ~values.is_missing & np.isnan(values.dates)
+    if values.ambiguity:
+        must = f"hold dates that can be read in one way in the column {name!r}"
+        table.refuse(values.ambiguity, must, values.ambiguity_remedy)
+    if np.any(is_bad):
+        row, more = int(np.argmax(is_bad)), int(np.sum(is_bad)) - 1
+        place = table.where(row) + (f" and {more} more" if more else "")
+        must = f"hold a date in every cell of the column {name!r}"
+        remedy = f"Correct it{table.remedies.of(table.remedies.categorical, name)}."
+        table.refuse(f"{str(values.text[row])[:80]!r} in {place}", must, remedy)
+    return values.dates
+
+
+def _check_unit(table: Table, column: Column, values: ColumnValues) -> None:
+    """Per cent and fractions are a factor of a hundred apart."""
+    if values.unit == column.unit or "%" not in (values.unit, column.unit):
+        return
+    if np.all(values.is_missing):
+        return
+    here, there = (f"with {u!r}" if u else "without unit" for u in (values.unit, column.unit))
+    must = f"be written as in the training table, {there}"
+    table.refuse(f"the column {column.name!r} has numbers {here}", must)
+
+
+def check_present(table: Table, name: str, values: ColumnValues, remedy: str = "") -> None:
+    """No value may be missing."""
     if not np.any(values.is_missing):
         return
     row, number = int(np.argmax(values.is_missing)), int(np.sum(values.is_missing))
     more = f" and {number - 1} more" if number > 1 else ""
     must = f"have a value in every cell of the column {name!r}"
-    raw.refuse(f"a missing value in {raw.where(row)}{more}", must, remedy)
+    what = f"a missing value in {table.where(row)}{more}"
+    table.refuse(what, must, remedy or f"Fill it in{table.remedies.impute}.")
 
 
 def _target(
     raw: RawTable, name: str, task: str, impute: bool, notify: Notify
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    values = column_values(raw, name, impute)
+    values = raw.values(name)
+    values = _without_infinite(values) if impute else values
+    if values.ambiguity:
+        must = f"hold values that can be read in one way in the column {name!r}"
+        raw.refuse(values.ambiguity, must, values.ambiguity_remedy)
     if impute and np.any(values.is_missing):
         notify(f"{int(np.sum(values.is_missing))} rows have no target and are dropped.")
     else:
-        _check_present(raw, name, values, "Rows without a target are dropped with --impute.")
+        check_present(raw, name, values, raw.remedies.rows)
     rows = np.flatnonzero(~values.is_missing)
     if len(rows) < MIN_ROWS:
         raw.refuse(f"{len(rows)} rows have a target", f"have at least {MIN_ROWS} of them")
     text, numbers = values.text[rows], values.numbers[rows]
     fraction = np.mean(~np.isnan(numbers))
     if task == "regression" or (task == "auto" and fraction > 0.5):
-        _check_numbers(raw, name, values)
+        problems = problems_of(raw)
+        check_numbers(raw, name, values, problems)
+        problems.raise_all()
     is_numeric = fraction == 1 and bool(np.all(np.isfinite(numbers)))
     found = np.unique(numbers) if is_numeric else np.unique(text)
     if len(found) < 2:
@@ -280,12 +412,3 @@ def _target(
         raw.refuse(f"{len(found)} classes in {len(rows)} rows of {name!r}", must)
     is_whole = is_numeric and bool(np.all(numbers == np.round(numbers)))
     return rows, numbers.astype(np.int64) if is_whole else text.astype(str), task
-
-
-def _flag(name: str) -> str:
-    """A column's name as it is typed on a command line."""
-    return shlex.quote(name)
-
-
-def _drop(name: str) -> str:
-    return f"Drop it with --drop {_flag(name)}."

@@ -2,35 +2,86 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.errors import ArgumentError, refuse
+from bayeslearn.tabular import text_columns
+from bayeslearn.tabular.columns import (
+    FIT,
+    MISSING,
+    ColumnValues,
+    Remedies,
+    join_names,
+    refuse_table,
+)
+from bayeslearn.tabular.number_formats import OTHER
 from bayeslearn.tabular.pandas_parts import pd
 
-MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"}
-
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+MAX_BYTES = 2**30  # of a compressed file
 WANTED = "be a CSV, TSV or Parquet file with a header"
 
 
-class RawTable(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class RawTable:
     """A file's cells as they are."""
 
     argument: str  # what the file is called in an error
     path: str
     cells: pd.DataFrame  # text, or whatever Parquet holds
     is_text: bool
-    decimal: str
-    notes: tuple[str, ...]
+    separator: str
+    notes: tuple[str, ...] = ()
+    remedies: Remedies = FIT
+    decimal: str = ""  # of all numbers with two readings, if an option says so
+    day_first: bool | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of all columns."""
+        return list(self.cells.columns)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.cells)
+
+    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
+        """A column; of two readings of a number or a date the one that is given."""
+        return text_columns.read(
+            self._plain(name),
+            name,
+            self.where,
+            decimal=self.decimal or decimal,
+            day_first=day_first if self.day_first is None else self.day_first,
+            established=self._established,
+            separator=self.separator,
+        )
+
+    def _plain(self, name: str | int) -> ColumnValues:
+        """A column as text and plain numbers; kept, for the cells are read more than once."""
+        if name not in self._columns:
+            self._columns[name] = _plain_values(self.cells[name], self.is_text)
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str | int, ColumnValues]:
+        return {}
+
+    @cached_property
+    def _established(self) -> frozenset[str]:
+        columns = (self._plain(name) for name in self.cells.columns)
+        return text_columns.established_decimals(columns, self.separator)
 
     def where(self, row: int) -> str:
         """Where a row is in the file: the line of a text file."""
@@ -46,13 +97,40 @@ class RawTable(NamedTuple):
 
 
 def read(
-    path: str | os.PathLike[str], *, argument: str = "data", encoding: str = "utf-8"
+    path: str | os.PathLike[str],
+    *,
+    argument: str = "data",
+    encoding: str = "utf-8",
+    remedies: Remedies = FIT,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    day_first: bool | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> RawTable:
-    """The cells of a CSV, TSV (also gzipped) or Parquet file, with distinct column names."""
-    path = os.fspath(path)
-    content = _content(argument, path)
+    """The cells of a CSV, TSV (also gzipped) or Parquet file, with distinct column names.
+
+    `decimal` or `thousands` decides numbers with two readings, `day_first` such dates;
+    `max_bytes` is the most that a compressed file may hold.
+    """
+    raw = _read(os.fspath(path), argument, encoding, max_bytes)
+    chosen = _decimal(decimal, thousands)
+    return dataclasses.replace(raw, remedies=remedies, decimal=chosen, day_first=day_first)
+
+
+def _decimal(decimal: str | None, thousands: str | None) -> str:
+    """The decimal separator that two options ask for."""
+    for name, value in (("decimal", decimal), ("thousands", thousands)):
+        if value is not None and value not in OTHER:
+            refuse(name, value, "be '.' or ','")
+    if decimal is not None and decimal == thousands:
+        refuse("thousands", thousands, "differ from `decimal`")
+    return decimal or (OTHER[thousands] if thousands else "")
+
+
+def _read(path: str, argument: str, encoding: str, max_bytes: int) -> RawTable:
+    content = _content(argument, path, max_bytes)
     if content[:4] == b"PAR1":
-        return _read_parquet(argument, path)
+        return _read_parquet(argument, path, max_bytes)
     text = _decode(argument, path, content, encoding)
     header = next((line for line in text.splitlines() if line.strip()), "")
     if not header:
@@ -65,8 +143,7 @@ def read(
     cells = _parse(argument, path, text, separator)
     names = [str(name).strip() for name in cells.iloc[0]]
     cells = cells.iloc[1:].set_axis(range(len(names)), axis=1)
-    decimal = "," if separator == ";" else "."
-    return _name_columns(RawTable(argument, path, cells, True, decimal, tuple(notes)), names)
+    return _name_columns(RawTable(argument, path, cells, True, separator, tuple(notes)), names)
 
 
 def _parse(argument: str, path: str, text: str, separator: str) -> pd.DataFrame:
@@ -97,15 +174,18 @@ def _parse(argument: str, path: str, text: str, separator: str) -> pd.DataFrame:
 
 
 def _refuse(argument: str, path: str, what: str, must: str = WANTED, remedy: str = "") -> NoReturn:
-    refuse(argument, Shown(f"{path}: {what}"), must, remedy)
+    refuse_table(argument, path, what, must, remedy)
 
 
-def _content(argument: str, path: str) -> bytes:
+def _content(argument: str, path: str, max_bytes: int) -> bytes:
     try:
         with open(path, "rb") as file:
-            content = file.read()
-        # gzip by its first bytes, whatever the name says
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            # gzip by its first bytes, whatever the name says
+            is_compressed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if not is_compressed:
+                return file.read()
+            content = gzip.GzipFile(fileobj=file).read(max_bytes + 1)
     except FileNotFoundError:
         raise ArgumentError(f"File not found: {path}") from None
     except IsADirectoryError:
@@ -115,6 +195,17 @@ def _content(argument: str, path: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         _refuse(argument, path, f"it could not be read ({reason})")
+    if len(content) > max_bytes:
+        _refuse_size(argument, path, "more", max_bytes)
+    return content
+
+
+def _refuse_size(argument: str, path: str, size: int | str, max_bytes: int) -> NoReturn:
+    """Refuse what is compressed to a small file, and would fill the memory."""
+    found = size if isinstance(size, str) else f"{size:,} bytes"
+    must = f"hold at most {max_bytes:,} bytes when it is decompressed"
+    remedy = "Allow more with --max-bytes, if there is memory for it."
+    _refuse(argument, path, f"it holds {found}", must, remedy)
 
 
 def _decode(argument: str, path: str, content: bytes, encoding: str) -> str:
@@ -142,9 +233,14 @@ def _decode(argument: str, path: str, content: bytes, encoding: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _read_parquet(argument: str, path: str) -> RawTable:
+def _read_parquet(argument: str, path: str, max_bytes: int) -> RawTable:
     try:
+        size = _parquet_size(path)
+        if size > max_bytes:
+            _refuse_size(argument, path, size, max_bytes)
         cells = pd.read_parquet(path)
+    except ArgumentError:
+        raise
     except ImportError as error:
         raise ArgumentError(
             f"`{argument}` is a Parquet file, which needs pyarrow: pip install"
@@ -155,14 +251,22 @@ def _read_parquet(argument: str, path: str) -> RawTable:
         _refuse(argument, path, f"it could not be parsed as Parquet ({reason})")
     names = [str(name) for name in cells.columns]
     cells = cells.set_axis(range(len(names)), axis=1).reset_index(drop=True)
-    return _name_columns(RawTable(argument, path, cells, False, ".", ()), names)
+    return _name_columns(RawTable(argument, path, cells, False, ""), names)
+
+
+def _parquet_size(path: str) -> int:
+    """Bytes of the columns when they are decompressed."""
+    from pyarrow import parquet
+
+    metadata = parquet.ParquetFile(path).metadata
+    return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
 
 def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
     """With its columns under their names, and without an index column."""
     cells, notes = raw.cells, list(raw.notes)
     if len(names) > 1 and names[0] == "":
-        first = column_values(raw, 0).numbers
+        first = _plain_values(cells[0], raw.is_text).numbers
         counts = [np.arange(len(first)) + begin for begin in (0, 1)]
         if any(np.array_equal(first, count) for count in counts) and len(first):
             cells, names = cells.drop(columns=0), names[1:]
@@ -184,7 +288,7 @@ def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
             "have a target and at least one other column",
             "Columns are separated by commas, semicolons, tabs or bars.",
         )
-    return raw._replace(cells=cells.set_axis(names, axis=1), notes=tuple(notes))
+    return dataclasses.replace(raw, cells=cells.set_axis(names, axis=1), notes=tuple(notes))
 
 
 def _is_number(text: str) -> bool:
@@ -195,30 +299,26 @@ def _is_number(text: str) -> bool:
     return text.strip().lower() not in MISSING
 
 
-class ColumnValues(NamedTuple):
-    """The cells of one column, read as text and as numbers."""
-
-    text: np.ndarray
-    numbers: np.ndarray  # NaN where there is none
-    is_missing: np.ndarray
-
-
-def column_values(raw: RawTable, name: str | int, impute: bool = False) -> ColumnValues:
-    """A column's cells; imputation also replaces infinite values."""
-    cells = raw.cells[name]
+def _plain_values(cells: pd.Series, is_text: bool) -> ColumnValues:
+    """The cells of a column as text, and as numbers where that is how they are written."""
     kind = cells.dtype
-    if not raw.is_text and pd.api.types.is_numeric_dtype(kind) and kind.name.lower() != "bool":
+    if not is_text and pd.api.types.is_datetime64_any_dtype(kind):
+        naive = (
+            cells.dt.tz_convert("UTC").dt.tz_localize(None)
+            if kind.name != "object" and getattr(kind, "tz", None)
+            else cells
+        )
+        days = (naive - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        is_missing = cells.isna().to_numpy(bool)
+        nothing = np.full(len(cells), np.nan)
+        return ColumnValues(
+            cells.astype(str).to_numpy(object), nothing, is_missing, days.to_numpy(np.float64)
+        )
+    if not is_text and pd.api.types.is_numeric_dtype(kind) and kind.name.lower() != "bool":
         numbers = cells.to_numpy(np.float64, na_value=np.nan)
-        is_missing = np.isnan(numbers) | (np.isinf(numbers) & impute)
-        return ColumnValues(cells.astype(str).to_numpy(object), numbers, is_missing)
+        return ColumnValues(cells.astype(str).to_numpy(object), numbers, np.isnan(numbers))
     text = cells.astype(object).where(cells.notna(), "").astype(str).str.strip()
     is_missing = text.str.lower().isin(MISSING).to_numpy(bool)
-    plain = text.str.replace(",", ".", regex=False) if raw.decimal == "," else text
-    numbers = pd.to_numeric(plain.where(~is_missing), errors="coerce").to_numpy(np.float64)
-    return ColumnValues(text.to_numpy(object), numbers, is_missing | (np.isinf(numbers) & impute))
-
-
-def join_names(names: Sequence[str], limit: int = 5, quoted: bool = True) -> str:
-    """Names with commas between them, the first few of many."""
-    shown = [repr(name) if quoted else name for name in names[:limit]]
-    return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    numbers = pd.to_numeric(text.where(~is_missing), errors="coerce").to_numpy(np.float64)
+    is_categorical = isinstance(kind, pd.CategoricalDtype)
+    return ColumnValues(text.to_numpy(object), numbers, is_missing, is_categorical=is_categorical)

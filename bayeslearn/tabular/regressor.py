@@ -25,7 +25,8 @@ from bayeslearn.tabular.base import (
     can_update,
 )
 from bayeslearn.tabular.candidates import LOG_NORMAL, NOISES, Noise
-from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if, validate_data
+from bayeslearn.tabular.frame_inputs import validated
+from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
 MIN_NOISE = 1e-3  # relative to the standard deviation of y, where it depends on x
@@ -77,6 +78,8 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         calibration: str | None = None,
         calibration_fraction: float = 0.2,
         likelihood: str = "gaussian",
+        categories: str = "one-hot",
+        missing: str | None = None,
     ):
         self.hidden = hidden
         self.activation = activation
@@ -95,6 +98,8 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         self.calibration = calibration
         self.calibration_fraction = calibration_fraction
         self.likelihood = likelihood
+        self.categories = categories
+        self.missing = missing
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -165,7 +170,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
     def _read(
         self, X: Any, y: Any, classes: Any = None, first: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(
+        X, y = validated(
             self, X, y, reset=first, dtype=np.float64, multi_output=True, y_numeric=True
         )
         if not first and (columns := np.shape(self.y_scaling_.mean)) != y.shape[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils import check_random_state
+    from sklearn.utils import check_array, check_random_state, check_X_y
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
@@ -25,6 +25,8 @@ __all__ = [
     "ClassifierMixin",
     "RegressorMixin",
     "available_if",
+    "check_X_y",
+    "check_array",
     "check_classification_targets",
     "check_is_fitted",
     "check_random_state",

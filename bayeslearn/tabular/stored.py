@@ -19,7 +19,7 @@ from bayeslearn.tabular.sklearn_parts import BaseEstimator, check_is_fitted
 # What `fit` leaves beside the posterior.
 LEARNED = (
     *("n_features_in_", "feature_names_in_", "classes_"),
-    *("chosen_", "candidates_", "baseline_", "likelihood_"),
+    *("chosen_", "candidates_", "baseline_", "likelihood_", "encoding_", "column_notes_"),
 )
 
 

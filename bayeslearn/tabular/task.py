@@ -26,6 +26,7 @@ def detect_task(numbers: np.ndarray | None, found: np.ndarray) -> tuple[str, str
     ):
         return (
             "classification",
-            f"the whole numbers {found[0]:g} to {found[-1]:g}, each more than once",
+            f"the whole numbers {found[0]:g} to {found[-1]:g}, each more than once, which are taken"
+            " for classes and not for ratings or counts",
         )
     return "regression", f"{len(found)} different numbers"

@@ -22,11 +22,16 @@ PARAMETERS = """
             "conformal" (guaranteed coverage of intervals, or of `predict_set`, for exchangeable
             rows), {scaling} or "isotonic" (no guarantee); see `bl.Posterior.calibrate`.
         calibration_fraction: fraction of the rows that is set aside for it.
+        categories: how text and categories of a data frame become numbers: "one-hot" or "ordinal".
+        missing: None refuses missing values; "impute" takes the median, or the most frequent
+            category; "indicator" also adds a column that says where they were missing.
 """
 ATTRIBUTES = """
     Attributes:
         posterior_: the `bl.Posterior`; it predicts in the units of the data, as the estimator does.
         trace_: its trace.
+        encoding_: how the columns of a data frame became numbers; absent where they all were.
+        column_notes_: what a user should know about the columns of a data frame.
         scaling_: mean and scale of the columns of x.
         chosen_: the settings of the fit as a dict: those chosen, and those given.
         candidates_: with method="auto", settings that were tried, as a list of dicts: out-of-fold

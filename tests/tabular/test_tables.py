@@ -175,7 +175,7 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
     for ends in ("\n", "\r\n"):
         with pytest.raises(ArgumentError, match=r"'oops' in line 8\."):
             learned(tmp_path, content.replace("\n", ends), "y")
-    with pytest.raises(ArgumentError, match=r"missing value in line 8\."):  # which is not blank
+    with pytest.raises(ArgumentError, match=r"missing value in line 8;"):  # which is not blank
         learned(tmp_path, content.replace("oops,x,4", ",,"), "y")
 
 
