@@ -8,8 +8,9 @@ PARAMETERS = """
         method: how the posterior is inferred: a name from `bl.ALGORITHMS` or an algorithm. "auto":
             MILE, an ensemble or the plain network, whichever predicts out-of-fold rows best.
         prior_scale: prior standard deviation of the weights, divided by the square root of a
-            layer's inputs. "auto": chosen with method="auto", 3 for MILE and ensembles, else
-            {prior_scale:g}.
+            layer's inputs, or "hierarchical": inferred, one for each layer and each input, for
+            samplers. "auto": "hierarchical" for MILE, chosen with method="auto" where there are
+            no chains, 3 for ensembles, else {prior_scale:g}.
         num_steps, batch_size, starts, progress: see `bl.fit`. Samplers carry their own counts.
         validation_fraction: fraction of the rows held out, whose log-likelihood decides when to
             stop.
