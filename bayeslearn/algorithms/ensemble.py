@@ -58,7 +58,11 @@ class Composite(Algorithm):
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model that the members' method does not support."""
-        self.member.check(target, params)
+        self.member.check(self.member_target(target), params)
+
+    def member_target(self, target: Target) -> Target:
+        """What members are fitted to: the posterior, or for points a density whose mode is good."""
+        return target.to_train() if isinstance(self.member, MAP) else target
 
 
 class Ensemble(Composite):

@@ -27,6 +27,7 @@ from bayeslearn.algorithms.optimizers import (
 )
 from bayeslearn.algorithms.sized import SizedStep
 from bayeslearn.data.rows import Batch
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Point
 from bayeslearn.models.priors.checks import require_fixed_scale
 from bayeslearn.models.target import Target
@@ -79,7 +80,10 @@ class MAP(SizedStep):
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
     def check(self, target: Target, params: PyTree) -> None:
-        """Refuse a prior with a learned scale."""
+        """Refuse a prior whose scales are learned or unknown."""
+        if target.prior is not None and target.prior.to_train() is not target.prior:
+            must = "be one whose mode is a good network for map, as that of unknown scales is not"
+            refuse("prior", Shown(f"a {target.prior.title}"), must, "Use bl.MILE(), or a sampler.")
         require_fixed_scale(
             target.prior,
             "map: the best scale of a single point is zero",

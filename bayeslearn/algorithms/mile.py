@@ -61,5 +61,5 @@ class MILE(Composite):
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model that the members' method or the sampler does not support."""
-        self.member.check(target, params)
+        super().check(target, params)
         self.sampler.check(target, params)

@@ -9,7 +9,6 @@ import jax
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
-from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mile import MILE, MILEState
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.families import Draws, Mixture
@@ -69,8 +68,7 @@ def _run_members(
     context: RunContext, algorithm: Composite, starts: list[PyTree], settings: MemberSettings
 ) -> Members:
     member = algorithm.member
-    if isinstance(member, MAP):
-        context = dataclasses.replace(context, target=context.target.to_train())
+    context = dataclasses.replace(context, target=algorithm.member_target(context.target))
     run: RunMember = training(member, settings)
     if uses_workers(context, algorithm):
         context, run = trained_in_workers(context, algorithm, starts, training, (member, settings))

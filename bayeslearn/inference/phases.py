@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -44,12 +45,16 @@ class WarmStart(NamedTuple):
         # With the randomness that it has on its own, so that a method started from its result
         # continues exactly that run.
         here = context.subphase("warm start", key=context.key)
+        given = here.target
+        if given.prior is not None:
+            here = dataclasses.replace(here, target=given.with_prior(given.prior.to_train()))
         own = plan_steps(before, plan.warm_start)
         earlier = self.run(here, before, starts, own)
         run = optimize(here, before, starts[0], earlier, own.own, None, PATIENCE)
         q = before.approximation(run.target, run.state)
         compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
-        return StartingPoint(q, run.target, compile_time)
+        is_same = here.target.prior is given.prior
+        return StartingPoint(q, run.target if is_same else given, compile_time)
 
 
 def start_chains(

@@ -137,8 +137,12 @@ class Target(eqx.Module):
         """The target whose mode is a good network, for members of an ensemble."""
         if self.is_density or self.prior is None:
             return self
-        likelihood, prior = self.likelihood.to_train(), self.prior.to_train()
-        return dataclasses.replace(self, likelihood=likelihood, prior=prior)
+        trained = dataclasses.replace(self, likelihood=self.likelihood.to_train())
+        return trained.with_prior(self.prior.to_train())
+
+    def with_prior(self, prior: BoundPrior) -> Target:
+        """The same likelihood with another prior."""
+        return self if prior is self.prior else dataclasses.replace(self, prior=prior)
 
     def to_predict(self) -> Target:
         """The target with the likelihood of new observations."""

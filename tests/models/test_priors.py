@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 
 import equinox as eqx
 import jax
@@ -497,7 +498,9 @@ REFUSES = {
     "full": {"mc-dropout"},
     "mixture": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
     "laplace": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
-    "hierarchical": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
+    "hierarchical": {
+        *("map", "vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"),
+    },
     "learned": {"map", "mc-dropout", "conjugate", *SAMPLERS},
 }
 
@@ -592,3 +595,19 @@ def test_bad_priors_are_refused(make, message):
 def test_a_matrix_of_the_wrong_size_is_refused_with_the_order(x64):
     with pytest.raises(ArgumentError, match=r"be \(9, 9\).*'bias', 'weight'"):
         bl.priors.Normal(cov=np.eye(4)).bind(weights()["network"])
+
+
+def test_a_point_is_not_fitted_to_unknown_scales_and_chains_start_at_a_network():
+    """The density with unknown scales is highest at zero weights."""
+    x, y = problems.wiggle()
+    starts = []
+    for prior in (bl.priors.Normal.fan_in(3.0), bl.priors.Hierarchical()):
+        model = bl.Model(bl.networks.MLP([5]), bl.likelihoods.Gaussian(), prior)
+        sampler = bl.HMC(num_warmup=0, num_samples=1, step_size=1e-12, max_leapfrog=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            posterior = bl.fit(model, sampler, (x, y), seed=0, num_chains=1)
+        starts.append(tree.ravel(posterior.family.mean))
+    np.testing.assert_allclose(starts[1], starts[0], atol=1e-6)
+    with pytest.raises(ArgumentError, match="`prior` must be one whose mode is a good network"):
+        bl.fit(model, "map", (x, y), seed=0, num_steps=5)

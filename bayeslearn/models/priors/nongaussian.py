@@ -30,7 +30,8 @@ class ProductPrior(BoundPrior):
 
     def to_train(self) -> BoundPrior:
         """The prior for members of an ensemble."""
-        return self.network.to_train().join(self.likelihood)
+        network = self.network.to_train()
+        return self if network is self.network else network.join(self.likelihood)
 
     @property
     def title(self) -> str:
