@@ -19,6 +19,7 @@ from bayeslearn.algorithms.mile import MILE
 from bayeslearn.algorithms.natural_gradient import NaturalGradient
 from bayeslearn.algorithms.ng_bbvi import NGBBVI
 from bayeslearn.algorithms.ngvi import NGVI
+from bayeslearn.algorithms.noisy_kfac import NoisyKFAC
 from bayeslearn.algorithms.nuts import NUTS
 from bayeslearn.algorithms.qbvi import QBVI
 from bayeslearn.algorithms.vadam import Vadam
@@ -46,6 +47,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         Vadam,
         VOGN,
         IVON,
+        NoisyKFAC,
         QBVI,
         MGVB,
         EMGVB,
@@ -79,6 +81,7 @@ __all__ = [
     "MCDropout",
     "MetropolisHastings",
     "NaturalGradient",
+    "NoisyKFAC",
     "Vadam",
     "hyper",
     "hyper_parameters",

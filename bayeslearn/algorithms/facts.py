@@ -72,11 +72,17 @@ FACTS: dict[str, Facts] = {
         "diagonal Gaussian", "4 passes of per-example gradients", "k", "large data in minibatches"
     ),
     "ivon": Facts("diagonal Gaussian", "4 gradients", "k", "deep networks, at Adam's cost"),
+    "noisy-kfac": Facts(
+        "Kronecker-factored Gaussian",
+        "4 gradients and factors",
+        "k; inputs^2 + outputs^2 of layers",
+        "correlated weights, in minibatches",
+    ),
     "qbvi": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights; models without a gradient"),
     "mgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, on the covariance"),
     "emgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, the first to try"),
     "laplace": Facts(
-        f"{_ANY} at the mode", "1 curvature matrix, once", _MATRIX, "quick error bars after MAP"
+        f"{_ANY} at the mode, or Kronecker-factored", "1 curvature matrix, once", _MATRIX, "quick error bars after MAP"
     ),
     "conjugate": Facts("exact", "1 k x k solve, once", "k^2", "a linear model, exactly"),
 }

@@ -209,19 +209,24 @@ class KroneckerGaussian(Gaussian):
         return self.to_block().to_prior()
 
     @double_precision
-    def transform(self, noise: PyTree) -> PyTree:
-        """mean + L (scale * noise) R^T; noise is a pytree like the parameters."""
+    def factor_times(self, noise: PyTree) -> PyTree:
+        """C noise, C the factor of the covariance: L (scale * noise) R^T for each layer."""
         matrices, others = self._parts(noise)
         moved = [
             _sandwich(left, scale * e, right)
             for e, (left, right, scale) in zip(matrices, self._factors(), strict=True)
         ]
-        steps = self._join(moved, [s * e for s, e in zip(self.rest, others, strict=True)])
+        return self._join(moved, [s * e for s, e in zip(self.rest, others, strict=True)])
+
+    @double_precision
+    def transform(self, noise: PyTree) -> PyTree:
+        """mean + C noise; noise is a pytree like the parameters."""
+        steps = self.factor_times(noise)
         return jax.tree.map(lambda m, s: m + s.astype(jnp.result_type(m)), self.mean, steps)
 
     @double_precision
     def pull(self, gradient: PyTree) -> PyTree:
-        """C^T gradient, C the factor of the covariance: the transpose of `transform`."""
+        """C^T gradient, the transpose of `factor_times`."""
         matrices, others = self._parts(gradient)
         moved = [
             scale * _sandwich(left.T, g, right.T)
