@@ -38,6 +38,8 @@ _ALGORITHMS = (
     "NUTS",
     "NaturalGradient",
     "QBVI",
+    "SGHMC",
+    "SWAG",
     "VOGN",
     "VON",
     "Vadam",
@@ -129,6 +131,8 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import NGVI as NGVI
     from bayeslearn.algorithms import NUTS as NUTS
     from bayeslearn.algorithms import QBVI as QBVI
+    from bayeslearn.algorithms import SGHMC as SGHMC
+    from bayeslearn.algorithms import SWAG as SWAG
     from bayeslearn.algorithms import VOGN as VOGN
     from bayeslearn.algorithms import VON as VON
     from bayeslearn.algorithms import Algorithm as Algorithm

@@ -21,6 +21,8 @@ from bayeslearn.algorithms.ng_bbvi import NGBBVI
 from bayeslearn.algorithms.ngvi import NGVI
 from bayeslearn.algorithms.nuts import NUTS
 from bayeslearn.algorithms.qbvi import QBVI
+from bayeslearn.algorithms.sghmc import SGHMC
+from bayeslearn.algorithms.swag import SWAG
 from bayeslearn.algorithms.vadam import Vadam
 from bayeslearn.algorithms.vogn import VOGN
 from bayeslearn.algorithms.von import VON
@@ -31,6 +33,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         MAP,
         Ensemble,
         MILE,
+        SWAG,
         MCDropout,
         BayesByBackprop,
         MetropolisHastings,
@@ -38,6 +41,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         NUTS,
         MCLMC,
         MAMS,
+        SGHMC,
         NaturalGradient,
         BBVI,
         NGBBVI,
@@ -69,6 +73,8 @@ __all__ = [
     "NGVI",
     "NUTS",
     "QBVI",
+    "SGHMC",
+    "SWAG",
     "VOGN",
     "VON",
     "Algorithm",

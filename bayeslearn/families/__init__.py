@@ -6,6 +6,7 @@ from bayeslearn.families.draws import Draws
 from bayeslearn.families.dropout import Dropout
 from bayeslearn.families.full import FullGaussian
 from bayeslearn.families.gamma import Gamma
+from bayeslearn.families.low_rank import LowRankGaussian
 from bayeslearn.families.mixture import Mixture
 from bayeslearn.families.point import Point
 
@@ -16,6 +17,7 @@ __all__ = [
     "Dropout",
     "FullGaussian",
     "Gamma",
+    "LowRankGaussian",
     "Mixture",
     "Point",
     "make_groups",

@@ -12,6 +12,7 @@ from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mile import MILE, MILEState
 from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.algorithms.swag import SWAG
 from bayeslearn.families import Draws, Mixture
 from bayeslearn.families.base import Family
 from bayeslearn.inference.context import RunContext
@@ -62,7 +63,7 @@ def _run_members(
     context: RunContext, member: Algorithm, starts: list[PyTree], settings: MemberSettings
 ) -> Members:
     plan = settings.plan
-    if isinstance(member, MAP):
+    if isinstance(member, MAP | SWAG):
         context = dataclasses.replace(context, target=context.target.to_train())
 
     def run(here: RunContext, params: PyTree) -> tuple[RunOutcome, Family]:

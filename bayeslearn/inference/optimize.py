@@ -100,7 +100,8 @@ class _Loop:
         may_end: bool,
     ):
         self.context, self.algorithm, self.params, self.start = context, algorithm, params, start
-        self.patience, self.may_end = patience, may_end
+        returns_last = algorithm.capabilities.returns_last_state
+        self.patience, self.may_end = None if returns_last else patience, may_end
         self.base, self.done = (context.target, 0)
         if start is not None:
             self.base, self.done = start.target, start.steps_done
@@ -168,6 +169,7 @@ class _Loop:
         """The loop itself."""
         context, algorithm = self.context, self.algorithm
         run = self.prepared()
+        run.best.keeps_last = algorithm.capabilities.returns_last_state
         advance = self.compiled(run)
         compile_time = time.perf_counter() - self.began
         label = algorithm.name if context.phase == MAIN else f"{algorithm.name}, {context.phase}"
