@@ -111,8 +111,6 @@ class SWAG(RunLengthStep):
 
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)
-        if self.rank > self.num_iterates:
-            refuse("rank", self.rank, f"be at most num_iterates ({self.num_iterates})")
 
     @property
     def has_decaying_rate(self) -> bool:
@@ -150,7 +148,8 @@ class SWAG(RunLengthStep):
     def init(self, key: Array, target: Target, params: PyTree) -> SWAGState:
         """At `params`, with no iterate kept."""
         zeros = jax.tree.map(jnp.zeros_like, params)
-        columns = jax.tree.map(lambda w: jnp.zeros((self.rank, *w.shape), w.dtype), params)
+        rank = min(self.rank, self.num_iterates)
+        columns = jax.tree.map(lambda w: jnp.zeros((rank, *w.shape), w.dtype), params)
         zero = jnp.zeros((), jnp.int32)
         state = self._optimizer().init(params)
         return SWAGState(params, state, params, zeros, columns, zero, zero)

@@ -43,6 +43,7 @@ class LowRankGaussian(Gaussian):
         return jax.tree.leaves(self.factor)[0].shape[0]
 
     @property
+    @double_precision
     def std(self) -> PyTree:
         """Standard deviation of each weight."""
         return jax.tree.map(

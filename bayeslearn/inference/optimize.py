@@ -310,7 +310,7 @@ class _Loop:
         error = metrics["error"]
         bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
         is_rejected = False
-        if algorithm.can_shorten_steps:
+        if algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound:
             is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))
             is_rejected = is_suspect and bool(
                 guards.scale_out_of_range(algorithm, target, run.state)

@@ -70,7 +70,7 @@ def test_the_gaussian_is_one_around_the_mode():
     error = (np.asarray(posterior.family.mean_vector()) - problem.mean) / problem.std
     assert np.abs(error).max() < 0.5
     ratio = vector(posterior.family.std) / problem.std
-    assert np.all((ratio > 0.01) & (ratio < 3))
+    assert np.all((ratio > 1e-3) & (ratio < 1))
     updated = posterior.update((problem.x[:10], problem.y[:10]), algorithm=bl.Laplace())
     assert np.isfinite(vector(updated.family.std)).all()
 
@@ -79,8 +79,6 @@ def test_a_short_run_is_refused():
     problem = problems.regression()
     with pytest.raises(ArgumentError, match="`num_steps` must be at least 240"):
         bl.fit(problem.model, SWAG(), (problem.x, problem.y), seed=0, num_steps=100)
-    with pytest.raises(ArgumentError, match="`rank` must be at most num_iterates"):
-        SWAG(rank=100)
 
 
 def test_before_the_first_iterate_q_is_narrow_and_members_are_a_mixture():

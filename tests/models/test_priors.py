@@ -498,7 +498,7 @@ REFUSES = {
     "mixture": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
     "laplace": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
     "hierarchical": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
-    "learned": {"map", "mc-dropout", "conjugate", *SAMPLERS},
+    "learned": {"map", "swag", "sghmc", "mc-dropout", "conjugate", *SAMPLERS},
 }
 
 
