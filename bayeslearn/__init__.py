@@ -39,6 +39,8 @@ _ALGORITHMS = (
     "NaturalGradient",
     "NoisyKFAC",
     "QBVI",
+    "SGHMC",
+    "SWAG",
     "VOGN",
     "VON",
     "Vadam",
@@ -130,6 +132,8 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import NGVI as NGVI
     from bayeslearn.algorithms import NUTS as NUTS
     from bayeslearn.algorithms import QBVI as QBVI
+    from bayeslearn.algorithms import SGHMC as SGHMC
+    from bayeslearn.algorithms import SWAG as SWAG
     from bayeslearn.algorithms import VOGN as VOGN
     from bayeslearn.algorithms import VON as VON
     from bayeslearn.algorithms import Algorithm as Algorithm
@@ -139,8 +143,8 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import Laplace as Laplace
     from bayeslearn.algorithms import MCDropout as MCDropout
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
-    from bayeslearn.algorithms import NoisyKFAC as NoisyKFAC
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
+    from bayeslearn.algorithms import NoisyKFAC as NoisyKFAC
     from bayeslearn.algorithms import Vadam as Vadam
     from bayeslearn.data import sources as sources
     from bayeslearn.errors import ArgumentError as ArgumentError

@@ -69,6 +69,8 @@ QUICK = {
     "hmc": {"num_warmup": 30, "num_samples": 20, "max_leapfrog": 8},
     "nuts": {"num_warmup": 30, "num_samples": 20, "max_doublings": 3},
     "mclmc": {"num_warmup": 30, "num_samples": 20, "thin": 2},
+    "sghmc": {"num_samples": 10, "num_cycles": 2},
+    "swag": {"num_iterates": 8, "rank": 4},
     "mams": {"num_warmup": 30, "num_samples": 20, "max_steps": 8},
 }
 

@@ -22,6 +22,8 @@ from bayeslearn.algorithms.ngvi import NGVI
 from bayeslearn.algorithms.noisy_kfac import NoisyKFAC
 from bayeslearn.algorithms.nuts import NUTS
 from bayeslearn.algorithms.qbvi import QBVI
+from bayeslearn.algorithms.sghmc import SGHMC
+from bayeslearn.algorithms.swag import SWAG
 from bayeslearn.algorithms.vadam import Vadam
 from bayeslearn.algorithms.vogn import VOGN
 from bayeslearn.algorithms.von import VON
@@ -32,6 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         MAP,
         Ensemble,
         MILE,
+        SWAG,
         MCDropout,
         BayesByBackprop,
         MetropolisHastings,
@@ -39,6 +42,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         NUTS,
         MCLMC,
         MAMS,
+        SGHMC,
         NaturalGradient,
         BBVI,
         NGBBVI,
@@ -71,6 +75,8 @@ __all__ = [
     "NGVI",
     "NUTS",
     "QBVI",
+    "SGHMC",
+    "SWAG",
     "VOGN",
     "VON",
     "Algorithm",

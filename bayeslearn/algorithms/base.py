@@ -76,9 +76,11 @@ class Capabilities(NamedTuple):
     needs_gaussian_prior: bool = False
     needs_linear_model: bool = False  # linear in its weights, Gaussian noise
     takes_minibatches: bool = True
+    independent_batches: bool = False  # of rows in memory: not without replacement in an epoch
     has_lower_bound: bool = True
     accepts_initial_gaussian: bool = False  # can start at a Gaussian instead of its warm start
     supports_multistart: bool = False  # its optimum depends on the start
+    returns_last_state: bool = False  # where a run ends, not the best of its evaluations
     is_composite: bool = False  # made of runs of other methods; it has no step of its own
 
 

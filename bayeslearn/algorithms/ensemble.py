@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from bayeslearn.algorithms.base import Algorithm, Capabilities, hyper
 from bayeslearn.algorithms.map import MAP
+from bayeslearn.algorithms.swag import SWAG
 from bayeslearn.errors import refuse
 from bayeslearn.families import Mixture
 from bayeslearn.families.base import Family
@@ -62,7 +63,7 @@ class Composite(Algorithm):
 
     def member_target(self, target: Target) -> Target:
         """What members are fitted to: the posterior, or for points a density whose mode is good."""
-        return target.to_train() if isinstance(self.member, MAP) else target
+        return target.to_train() if isinstance(self.member, MAP | SWAG) else target
 
 
 class Ensemble(Composite):

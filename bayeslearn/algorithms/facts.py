@@ -38,6 +38,12 @@ FACTS: dict[str, Facts] = {
         "k x members x draws",
         "the best predictions, if all rows fit in one step",
     ),
+    "swag": Facts(
+        "Gaussian, diagonal and low rank",
+        "1 gradient",
+        "22 k",
+        "a cheap width around a trained network",
+    ),
     "mc-dropout": Facts("masked weights", "1 gradient", "k", "a network trained with dropout"),
     "bayes-by-backprop": Facts("diagonal Gaussian", "8 gradients", "k", "a first answer"),
     "metropolis-hastings": Facts(
@@ -55,6 +61,12 @@ FACTS: dict[str, Facts] = {
     ),
     "mams": Facts(
         "draws", "2 to 256 gradients", "k x draws", "the reference on many weights, without bias"
+    ),
+    "sghmc": Facts(
+        "weights kept along the run",
+        "1 pass of per-example gradients",
+        "k x kept weights",
+        "samples of a network from minibatches",
     ),
     "natural-gradient": Facts(
         "diagonal, block or full Gaussian", "16 gradients", _MATRIX, "families of your own"
@@ -82,7 +94,10 @@ FACTS: dict[str, Facts] = {
     "mgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, on the covariance"),
     "emgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, the first to try"),
     "laplace": Facts(
-        f"{_ANY} at the mode, or Kronecker-factored", "1 curvature matrix, once", _MATRIX, "quick error bars after MAP"
+        f"{_ANY} at the mode, or Kronecker-factored",
+        "1 curvature matrix, once",
+        _MATRIX,
+        "quick error bars after MAP",
     ),
     "conjugate": Facts("exact", "1 k x k solve, once", "k^2", "a linear model, exactly"),
 }

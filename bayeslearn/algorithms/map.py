@@ -48,6 +48,31 @@ class MAPInfo(NamedTuple):
     nll: Array  # -log p(D | w), estimated from the batch
 
 
+def optimizer_step(
+    optimizer: optax.GradientTransformation,
+    optimizer_state: PyTree,
+    key: Array,
+    target: Target,
+    params: PyTree,
+    batch: Batch | None,
+    learn_noise: bool,
+) -> tuple[PyTree, PyTree, MAPInfo]:
+    """The weights and the optimiser's state after a step towards the mode."""
+
+    def loss(params: PyTree) -> tuple[Array, MAPInfo]:
+        log_likelihood = target.scaled_log_likelihood(params, batch, key)
+        log_joint = log_likelihood + target.log_prior(params)
+        return -log_joint / target.num_data, MAPInfo(log_joint, -log_likelihood)
+
+    gradient, info = jax.grad(loss, has_aux=True)(params)
+    if not learn_noise and not target.is_density:
+        frozen = jax.tree.map(jnp.zeros_like, gradient["likelihood"])
+        gradient = gradient | {"likelihood": frozen}
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+    position = jax.tree.map(lambda w, u: w + jnp.asarray(u, w.dtype), params, updates)
+    return position, optimizer_state, info
+
+
 class MAP(SizedStep):
     """The plain network: the mode of the posterior, by any Optax optimiser."""
 
@@ -98,20 +123,15 @@ class MAP(SizedStep):
         self, key: Array, target: Target, state: MAPState, batch: Batch | None
     ) -> tuple[MAPState, MAPInfo]:
         """One step of the optimiser."""
-
-        def loss(params: PyTree) -> tuple[Array, MAPInfo]:
-            log_likelihood = target.scaled_log_likelihood(params, batch, key)
-            log_joint = log_likelihood + target.log_prior(params)
-            return -log_joint / target.num_data, MAPInfo(log_joint, -log_likelihood)
-
-        gradient, info = jax.grad(loss, has_aux=True)(state.position)
-        if not self.learn_noise and not target.is_density:
-            frozen = jax.tree.map(jnp.zeros_like, gradient["likelihood"])
-            gradient = gradient | {"likelihood": frozen}
-        updates, optimizer_state = self._optimizer().update(
-            gradient, state.optimizer_state, state.position
+        position, optimizer_state, info = optimizer_step(
+            self._optimizer(),
+            state.optimizer_state,
+            key,
+            target,
+            state.position,
+            batch,
+            self.learn_noise,
         )
-        position = jax.tree.map(lambda w, u: w + jnp.asarray(u, w.dtype), state.position, updates)
         return MAPState(position, optimizer_state), info
 
     def approximation(self, target: Target, state: MAPState, draws: PyTree | None = None) -> Point:

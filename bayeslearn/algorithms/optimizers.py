@@ -75,3 +75,19 @@ def warmup_cosine(learning_rate: Number, length: Number) -> Schedule:
         return learning_rate * jnp.where(length > 0, factor, 1.0)
 
     return rate
+
+
+def cosine_to_constant(learning_rate: Number, last: Number, length: Number) -> Schedule:
+    """From 0 to `learning_rate` in a twentieth of `length` steps, by a cosine to `last`, constant.
+
+    Constant at `learning_rate` when length is 0.
+    """
+
+    def rate(count: Array) -> Array:
+        done = (count + 1.0) / jnp.maximum(length, 1.0)
+        rising = jnp.minimum(done / WARMUP_FRACTION, 1.0)
+        falling = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(done, 1.0)))
+        value = rising * (last + (learning_rate - last) * falling)
+        return jnp.where(length > 0, value, learning_rate)
+
+    return rate

@@ -7,6 +7,7 @@ from bayeslearn.families.dropout import Dropout
 from bayeslearn.families.full import FullGaussian
 from bayeslearn.families.gamma import Gamma
 from bayeslearn.families.kronecker import KroneckerGaussian
+from bayeslearn.families.low_rank import LowRankGaussian
 from bayeslearn.families.mixture import Mixture
 from bayeslearn.families.point import Point
 
@@ -18,6 +19,7 @@ __all__ = [
     "FullGaussian",
     "Gamma",
     "KroneckerGaussian",
+    "LowRankGaussian",
     "Mixture",
     "Point",
     "make_groups",

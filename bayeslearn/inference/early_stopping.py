@@ -28,6 +28,7 @@ class EarlyStopping:
 
     def __init__(self, patience: int | None):
         self.patience = patience
+        self.keeps_last = False  # the last iterate is the result, and `update` only counts
         self.state: PyTree = None
         self.target: Target | None = None
         self.step = 0
@@ -57,7 +58,7 @@ class EarlyStopping:
             is_kept = self._compare(error)
         else:
             is_kept = self._compare_rows(scores, weight)
-        if is_kept or self.state is None:
+        if is_kept or self.keeps_last or self.state is None:
             self.state, self.target, self.step = state, target, step
         is_early = len(self.values) < WINDOW + (self.patience or 0)
         return is_early or self.patience is None or self.num_since_best < self.patience

@@ -88,6 +88,7 @@ def _steps(
     data = target.data
     rows = 1 if data is None else len(data.y)
     is_full = data is None or batch_size == rows
+    is_independent = algorithm.capabilities.independent_batches
     num_batches = 1 if batch_size is None else math.ceil(rows / batch_size)
 
     def batch_of(t: Array, j: Array, order: Array) -> tuple[Batch | None, Array]:
@@ -95,14 +96,18 @@ def _steps(
             return jax.tree.map(lambda leaf: leaf[j], stream), order
         if is_full:
             return data, order
+        assert data is not None
+        assert batch_size is not None
+        if is_independent:
+            key = jax.random.fold_in(key_data, t)
+            chosen = jax.random.randint(key, (batch_size,), 0, rows)
+            return jax.tree.map(lambda leaf: leaf[chosen], data), order
         position = t % num_batches
         order = jax.lax.cond(
             position == 0,
             lambda: permutation(key_data, t // num_batches, rows),
             lambda: order,
         )
-        assert data is not None
-        assert batch_size is not None
         return take(data, order, position, batch_size), order
 
     def one(j: Array, carry: tuple) -> tuple:
@@ -118,7 +123,7 @@ def _steps(
         infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
         return state, order, infos, nonfinite + (~finite)
 
-    if is_full or stream is not None:
+    if is_full or is_independent or stream is not None:
         order = jnp.zeros((), jnp.int32)
     else:
         order = permutation(key_data, begin // num_batches, rows)

@@ -100,7 +100,8 @@ class _Loop:
         may_end: bool,
     ):
         self.context, self.algorithm, self.params, self.start = context, algorithm, params, start
-        self.patience, self.may_end = patience, may_end
+        returns_last = algorithm.capabilities.returns_last_state
+        self.patience, self.may_end = None if returns_last else patience, may_end
         self.base, self.done = (context.target, 0)
         if start is not None:
             self.base, self.done = start.target, start.steps_done
@@ -168,6 +169,7 @@ class _Loop:
         """The loop itself."""
         context, algorithm = self.context, self.algorithm
         run = self.prepared()
+        run.best.keeps_last = algorithm.capabilities.returns_last_state
         advance = self.compiled(run)
         compile_time = time.perf_counter() - self.began
         label = algorithm.name if context.phase == MAIN else f"{algorithm.name}, {context.phase}"
@@ -308,7 +310,7 @@ class _Loop:
         error = metrics["error"]
         bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
         is_rejected = False
-        if algorithm.can_shorten_steps:
+        if algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound:
             is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))
             is_rejected = is_suspect and bool(
                 guards.scale_out_of_range(algorithm, target, run.state)

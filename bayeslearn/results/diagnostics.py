@@ -77,7 +77,10 @@ def diagnose(posterior: Posterior) -> Diagnostics:
             f"{posterior.algorithm.name} is not a sampler: look at posterior.trace['eval_elbo']."
         )
     if "log_density" not in posterior.trace:
-        raise ArgumentError("These draws are no chains, they were reweighted: see posterior.notes.")
+        raise ArgumentError(
+            "These draws are not of chains: they were reweighted by an update (see"
+            " posterior.notes), or kept along a run of minibatches."
+        )
     chains, num = posterior.trace["log_density"].shape
     weights = convergence(_some_weights(posterior))
     values, what = _monitored(posterior)

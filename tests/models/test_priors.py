@@ -501,7 +501,7 @@ REFUSES = {
     "hierarchical": {
         *("map", "vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"),
     },
-    "learned": {"map", "mc-dropout", "conjugate", *SAMPLERS},
+    "learned": {"map", "swag", "sghmc", "mc-dropout", "conjugate", *SAMPLERS},
 }
 
 
