@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.errors import Shown, StorageError, refuse
+from bayeslearn.storage import sealed
 from bayeslearn.tabular.encoding import Schema
 from bayeslearn.tabular.json_values import JSON
 
@@ -113,7 +114,7 @@ def write_run(
     try:
         if estimator is not None:
             estimator.save(temporary / MODEL)
-        (temporary / TABLE).write_text(json.dumps(schema.to_dict(), indent=1), encoding="utf-8")
+        (temporary / TABLE).write_text(sealed.dumps(schema.to_dict()), encoding="utf-8")
         if contents is not None:
             text = json.dumps(contents, allow_nan=False)
             (temporary / CONTENTS).write_text(text, encoding="utf-8")
@@ -128,10 +129,9 @@ def write_run(
 def read_json(run: str, name: str, must: str) -> dict[str, Any]:
     """A JSON file of a run's folder."""
     try:
-        with open(Path(run) / name, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not JSON"
+        return sealed.loads((Path(run) / name).read_bytes())
+    except (OSError, StorageError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         refuse("run", Shown(f"{run} ({name}: {reason})"), must)
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
-import jax
 import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
@@ -37,8 +36,7 @@ from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.posterior import Posterior
-from bayeslearn.storage import posteriors
-from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
+from bayeslearn.tabular.calibrating import calibrated, check_calibration
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
     PRIOR_SCALES,
@@ -50,22 +48,17 @@ from bayeslearn.tabular.candidates import (
     num_weights,
     prior_of,
 )
+from bayeslearn.tabular.folds import KeyedRows, Keys, hold_out, keys_of
 from bayeslearn.tabular.frame_inputs import TableInputs, check_options, validated
 from bayeslearn.tabular.json_values import JSON
-from bayeslearn.tabular.notebook import summary_html
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
-    BaseEstimator,
     check_is_fitted,
     check_random_state,
     check_sample_weight,
 )
+from bayeslearn.tabular.stored_estimator import StoredEstimator
 
-# What `fit` leaves beside the posterior.
-LEARNED = (
-    *("n_features_in_", "feature_names_in_", "classes_"),
-    *("chosen_", "candidates_", "baseline_", "likelihood_", "encoding_", "column_notes_"),
-)
 Callback = Callable[[FitEvent], object]
 
 
@@ -89,7 +82,7 @@ def can_update(estimator: BayesianNN) -> bool:
     return True
 
 
-class BayesianNN(TableInputs, BaseEstimator):
+class BayesianNN(TableInputs, StoredEstimator):
     """Base of regressor and classifier (abstract)."""
 
     posterior_: Posterior
@@ -149,6 +142,8 @@ class BayesianNN(TableInputs, BaseEstimator):
         sample_weight: Any,
         *,
         classes: Any = None,
+        groups: Any = None,
+        time_order: Any = None,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         devices: str | Devices | None = None,
@@ -156,13 +151,14 @@ class BayesianNN(TableInputs, BaseEstimator):
         method = self.check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
+        table = self._rows(X, y, sample_weight, seed, keys_of(groups, time_order, len(y)))
+        (rows, keys), held_out, aside = self._split(table)
         scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         selection: Selection | None = None
         began = time.perf_counter()
         scaled = scaling.applied_to(rows)
         if method is None:
-            selection = self._select(scaled, scaling.y, seed, callback, checkpoint)
+            selection = self._select(scaled, keys, scaling.y, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
         else:
@@ -224,6 +220,7 @@ class BayesianNN(TableInputs, BaseEstimator):
     def _select(
         self,
         rows: Rows,
+        keys: Keys | None,
         scaling: Scaling | None,
         seed: int,
         callback: Callback | None,
@@ -251,6 +248,7 @@ class BayesianNN(TableInputs, BaseEstimator):
             work,
             None if scaling is None else np.asarray(scaling.scale),
             seed,
+            keys,
         )
         budget = None if self.budget is None else seconds_of("budget", self.budget)
         return stored_or(checkpoint, lambda: select(problem, budget, callback))
@@ -261,7 +259,7 @@ class BayesianNN(TableInputs, BaseEstimator):
         method = self.check_parameters() or self.posterior_.algorithm
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
-        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
+        (rows, _), held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
         options = self._options(method)
         if held_out is not None:
             options["validation"] = tuple(held_out)
@@ -293,25 +291,31 @@ class BayesianNN(TableInputs, BaseEstimator):
         check_options(self.categories, self.missing)
         return method
 
-    def _rows(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int) -> Rows:
+    def _rows(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int, keys: Keys | None = None
+    ) -> KeyedRows:
         """The rows that count, equal ones merged, in an order drawn from the seed."""
         weight = check_sample_weight(sample_weight, X, dtype=np.float64)
         if not np.all(weight >= 0):
             refuse("sample_weight", Shown("negative numbers"), "hold numbers from 0 on")
         if not np.any(weight > 0):
             raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
-        return merge_rows((X, y, weight), seed)
+        if keys is None:
+            return KeyedRows(merge_rows((X, y, weight), seed), None)
+        rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
+        return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
 
-    def _split(self, rows: Rows) -> tuple[Rows, Rows | None, Rows | None]:
+    def _split(self, table: KeyedRows) -> tuple[KeyedRows, Rows | None, Rows | None]:
         """Rows to learn from, those held out to decide when to stop, and those to calibrate on."""
-        rows, aside = set_aside(self.calibration, self.calibration_fraction, rows)
-        if self.validation_fraction is None:
-            return rows, None, aside
-        held_out = max(1, round(self.validation_fraction * len(rows.y)))
-        if held_out >= len(rows.y):
-            must = f"leave rows to learn from: there are {len(rows.y)} different ones"
-            refuse("validation_fraction", self.validation_fraction, must)
-        return rows.take(slice(held_out, None)), rows.take(slice(held_out)), aside
+        has_classes = self.task == "classification"
+        aside = held_out = None
+        if self.calibration is not None:
+            fraction, name = self.calibration_fraction, "calibration_fraction"
+            table, (aside, _) = hold_out(table, fraction, has_classes, name, at_end=True)
+        if self.validation_fraction is not None:
+            fraction, name = self.validation_fraction, "validation_fraction"
+            table, (held_out, _) = hold_out(table, fraction, has_classes, name)
+        return table, held_out, aside
 
     def _options(self, method: Algorithm) -> dict[str, Any]:
         return {
@@ -362,48 +366,3 @@ class BayesianNN(TableInputs, BaseEstimator):
         check_whole("n_samples", n_samples, least=1)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return predictive.sample(seed, int(n_samples))
-
-    # Storing and showing
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the fitted estimator to a folder that `bl.tabular.load` reads.
-
-        Arrays and a description, as `Posterior.save` writes them: no pickle, no training rows. A
-        `random_state` that is not a number is not stored.
-        """
-        check_is_fitted(self, "posterior_")
-        parameters = self.get_params(deep=False) | {"network": None}
-        if not isinstance(self.random_state, numbers.Integral | None):
-            parameters["random_state"] = None
-        learned = {name: getattr(self, name) for name in LEARNED if hasattr(self, name)}
-        for name, value in learned.items():
-            if isinstance(value, np.ndarray) and value.dtype.kind in "OUT":  # names
-                learned[name] = [str(value.dtype), value.tolist()]
-        owner = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
-        posteriors.save(self.posterior_.stored_fields(), path, overwrite=overwrite, owner=owner)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "posterior_" in state:
-            state["posterior_"] = _without_rows(state["posterior_"])
-        return state
-
-    def _repr_html_inner(self) -> str:
-        shown = super()._repr_html_inner()
-        return shown + summary_html(self.posterior_) if hasattr(self, "posterior_") else shown
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in bundle:
-            bundle["text/html"] = self._repr_html_inner()
-        return bundle
-
-
-def _without_rows(posterior: Posterior) -> Posterior:
-    """Arrays of NumPy and settings, without the training rows and the last state of the run."""
-    target = posterior.target.with_data(jax.tree.map(lambda a: a[:0], posterior.target.data))
-    parts = {
-        name: jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, part)
-        for name, part in (("target", target), ("family", posterior.family))
-    }
-    return dataclasses.replace(posterior, state=None, **parts)

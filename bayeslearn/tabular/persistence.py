@@ -14,9 +14,10 @@ from bayeslearn.models.likelihoods.base import ColumnLikelihood
 from bayeslearn.models.protocols import Network
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
-from bayeslearn.tabular.base import LEARNED, BayesianNN
+from bayeslearn.tabular.base import BayesianNN
 from bayeslearn.tabular.classifier import BayesianNNClassifier
 from bayeslearn.tabular.regressor import BayesianNNRegressor
+from bayeslearn.tabular.stored_estimator import LEARNED
 
 KINDS: dict[str, type[BayesianNN]] = {
     cls.__name__: cls for cls in (BayesianNNRegressor, BayesianNNClassifier)

@@ -1,0 +1,72 @@
+"""What estimators are on disk, in pickles and in notebooks."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from bayeslearn.results.posterior import Posterior
+from bayeslearn.storage import posteriors
+from bayeslearn.tabular.notebook import summary_html
+from bayeslearn.tabular.sklearn_parts import BaseEstimator, check_is_fitted
+
+# What `fit` leaves beside the posterior.
+LEARNED = (
+    *("n_features_in_", "feature_names_in_", "classes_"),
+    *("chosen_", "candidates_", "baseline_", "likelihood_", "encoding_", "column_notes_"),
+)
+
+
+class StoredEstimator(BaseEstimator):
+    """Saving and showing a fitted estimator (abstract)."""
+
+    posterior_: Posterior
+    random_state: Any
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to a folder that `bl.tabular.load` reads.
+
+        Arrays and a description, as `Posterior.save` writes them: no pickle, no training rows. A
+        `random_state` that is not a number is not stored.
+        """
+        check_is_fitted(self, "posterior_")
+        parameters = self.get_params(deep=False) | {"network": None}
+        if not isinstance(self.random_state, numbers.Integral | None):
+            parameters["random_state"] = None
+        learned = {name: getattr(self, name) for name in LEARNED if hasattr(self, name)}
+        for name, value in learned.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind in "OUT":  # names
+                learned[name] = [str(value.dtype), value.tolist()]
+        owner = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
+        posteriors.save(self.posterior_.stored_fields(), path, overwrite=overwrite, owner=owner)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = _without_rows(state["posterior_"])
+        return state
+
+    def _repr_html_inner(self) -> str:
+        shown = super()._repr_html_inner()
+        return shown + summary_html(self.posterior_) if hasattr(self, "posterior_") else shown
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
+
+
+def _without_rows(posterior: Posterior) -> Posterior:
+    """Arrays of NumPy and settings, without the training rows and the last state of the run."""
+    target = posterior.target.with_data(jax.tree.map(lambda a: a[:0], posterior.target.data))
+    parts = {
+        name: jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, part)
+        for name, part in (("target", target), ("family", posterior.family))
+    }
+    return dataclasses.replace(posterior, state=None, **parts)
