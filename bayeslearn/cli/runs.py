@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bayeslearn.cli.safe_text import without_formulas
 from bayeslearn.errors import Shown, StorageError, refuse
 from bayeslearn.storage import sealed
 from bayeslearn.tabular.encoding import Schema
@@ -88,12 +89,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_table(table: pd.DataFrame, path: Path, name: str) -> None:
-    """CSV, TSV or Parquet, by the ending of the name."""
+def write_table(table: pd.DataFrame, path: Path, name: str, is_raw: bool = False) -> None:
+    """CSV, TSV or Parquet, by the ending of the name; text files without formulas unless raw."""
     kind = Path(name.removesuffix(".gz")).suffix.lower()
     if kind == ".parquet":
         table.to_parquet(path, index=False)
     else:
+        table = table if is_raw else without_formulas(table)
         table.to_csv(path, index=False, sep="\t" if kind in (".tsv", ".tab") else ",")
 
 
@@ -103,6 +105,7 @@ def write_run(
     schema: Schema,
     contents: dict[str, JSON] | None,
     predictions: pd.DataFrame | None = None,
+    is_raw: bool = False,
 ) -> None:
     """Write a run's folder; without an estimator only its report."""
     from bayeslearn import report
@@ -120,7 +123,7 @@ def write_run(
             (temporary / CONTENTS).write_text(text, encoding="utf-8")
             report.write(contents, temporary / PAGE)
         if predictions is not None:
-            write_table(predictions, temporary / PREDICTIONS, PREDICTIONS)
+            write_table(predictions, temporary / PREDICTIONS, PREDICTIONS, is_raw)
         folders.swap(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

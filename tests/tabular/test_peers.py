@@ -75,7 +75,7 @@ def test_weights_and_groups_are_routed():
     weight = np.r_[np.zeros(10), np.ones(50)]
     groups = np.arange(60) // 6
     with sklearn.config_context(enable_metadata_routing=True):
-        estimator = bl.BayesianNNRegressor(**EXACT).set_fit_request(sample_weight=True)
+        estimator = bl.BayesianNNRegressor(**EXACT).set_fit_request(sample_weight=True, groups=True)
         estimator.set_score_request(sample_weight=True)
         search = GridSearchCV(estimator, {"prior_scale": [1.0, 3.0]}, cv=GroupKFold(3))
         search.fit(x, y, sample_weight=weight, groups=groups)
