@@ -9,7 +9,7 @@ import json
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse
 
-from bayeslearn.storage import folders
+from bayeslearn.storage import folders, sealed
 
 ODDITIES = (None, True, -1, 0, 2**70, 0.5, "", "families.Point", "relu", [], {}, {"array": "x"})
 
@@ -17,7 +17,7 @@ ODDITIES = (None, True, -1, 0, 2**70, 0.5, "", "families.Point", "relu", [], {},
 def seal(manifest):
     """The bytes of a manifest with its own checksum."""
     manifest = {k: v for k, v in manifest.items() if k != "sha256"}
-    return json.dumps({**manifest, "sha256": folders._seal(manifest)}).encode()
+    return sealed.dumps(sealed.unsealed(manifest)).encode()
 
 
 def break_bytes(rng, content):

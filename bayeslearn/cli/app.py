@@ -16,6 +16,7 @@ from bayeslearn.cli.compare import compare, demo
 from bayeslearn.cli.fit import fit
 from bayeslearn.cli.predict import predict
 from bayeslearn.cli.report import report
+from bayeslearn.cli.safe_text import visible
 from bayeslearn.errors import ArgumentError, BayesLearnError, Interrupted, StorageError
 
 RESUME = "Interrupted. Run the same command with --resume to continue from the last checkpoint."
@@ -49,7 +50,7 @@ class Group(click.Group):
         if message and "--json" in args:
             click.echo(json.dumps({"error": message, "exit_code": code}, indent=1))
         elif message:
-            click.secho(f"Error: {message}", fg="red", err=True)
+            click.secho(visible(f"Error: {message}"), fg="red", err=True)
         sys.exit(code)
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--budget", help="About how long --method auto may take, such as 1m or 30s.")
 @click.option("--out", type=click.Path(), required=True, help="The folder to write.")
 @click.option("--predict", "new", type=click.Path(), help="Also predict the rows of this file.")
+@flags.raw_option
 @click.option(
     "--test-fraction",
     type=click.FloatRange(0, 1, max_open=True),
@@ -62,6 +63,7 @@ def fit(
     budget: str | None,
     out: str,
     new: str | None,
+    raw: bool,
     test_fraction: float,
     seed: int,
     overwrite: bool,
@@ -88,10 +90,10 @@ def fit(
     folder = runs.check_folder(out, overwrite)
     checkpoint = make_checkpoint(folder, flags.pick(flags.CheckpointOptions, options))
     file_options = flags.pick(flags.FileOptions, options)
-    raw, learned = inputs.read_table(output, data, table_options, file_options)
+    table, learned = inputs.read_table(output, data, table_options, file_options)
     rows = inputs.split_rows(learned, test_fraction, seed)
-    schema = learned.schema.with_fill_values(raw, learned.rows[rows.train])
-    x = schema.encode(raw, output.note).iloc[learned.rows]
+    schema = learned.schema.with_fill_values(table, learned.rows[rows.train])
+    x = schema.encode(table, output.note).iloc[learned.rows]
     x_new = None
     if new is not None:
         x_new = inputs.read_new_rows(output, schema, new, "predict", file_options).x
@@ -121,7 +123,7 @@ def fit(
             with output.progress(f"predicting {new}"):
                 predictions = runs.predict_table(estimator, x_new)
     with output.progress(f"writing {folder}"):
-        runs.write_run(folder, estimator, schema, contents, predictions)
+        runs.write_run(folder, estimator, schema, contents, predictions, raw)
     if checkpoint is not None:
         shutil.rmtree(checkpoint.folder, ignore_errors=True)
     summarize(output, estimator, parts, contents, method)

@@ -237,7 +237,9 @@ network_options = chain(
         "  [default: auto]",
     ),
     click.option("--num-steps", type=NumberOr(int, "auto"), help="Steps.  [default: auto]"),
-    click.option("--batch-size", type=NumberOr(int, "auto"), help="Rows a step.  [default: auto]"),
+    click.option(
+        "--batch-size", type=NumberOr(int, "auto"), help="Mini-batch size.  [default: auto]"
+    ),
     click.option(
         "--validation-fraction", type=float, help="Of the training rows, for early stopping."
     ),
@@ -387,6 +389,11 @@ common_options = chain(
 )
 no_cache_option = click.option(
     "--no-cache", is_flag=True, help="Compile everything anew; see the documentation on the cache."
+)
+raw_option = click.option(
+    "--raw",
+    is_flag=True,
+    help="Write text as it is, also where a spreadsheet would execute it as a formula.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
 seed_option = click.option(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bayeslearn.cli.safe_text import visible
 from bayeslearn.progress import Progress
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.score_table import metric
@@ -45,7 +46,7 @@ class Output:
 
     def progress(self, name: str, total: int | None = None) -> Progress:
         """The progress of a long call; without a total, of work that has no steps."""
-        return Progress(name, total, self.shows_progress)
+        return Progress(visible(name), total, self.shows_progress)
 
     def note(self, text: str) -> None:
         """Something the user should know; it is part of the JSON object too."""
@@ -53,12 +54,16 @@ class Output:
             return
         self.notes.append(text)
         if not self.as_json and not self.quiet:
-            click.secho(f"Note: {text}", fg="yellow", err=True)
+            click.secho(visible(f"Note: {text}"), fg="yellow", err=True)
 
     def say(self, text: str) -> None:
         """A line for a person."""
         if not self.as_json and not self.quiet:
-            click.echo(text)
+            click.echo(visible(text))
+
+    def data(self, text: str) -> None:
+        """A table for a person or a program; only a terminal gets escapes as text."""
+        click.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
 
     def show(self, renderable: RenderableType) -> None:
         """A table for a person."""

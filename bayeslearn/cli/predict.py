@@ -10,6 +10,7 @@ import click
 from bayeslearn.cli import flags, inputs, runs
 from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output
+from bayeslearn.cli.safe_text import without_formulas
 from bayeslearn.errors import refuse
 from bayeslearn.tabular.json_values import JSON
 
@@ -23,6 +24,7 @@ from bayeslearn.tabular.json_values import JSON
 )
 @click.option("--with-input", is_flag=True, help="Write the columns of NEW beside the predictions.")
 @flags.file_options
+@flags.raw_option
 @flags.overwrite_option
 @flags.no_cache_option
 @flags.common_options
@@ -32,6 +34,7 @@ def predict(
     out: str | None,
     level: float,
     with_input: bool,
+    raw: bool,
     overwrite: bool,
     no_cache: bool,
     as_json: bool,
@@ -54,7 +57,7 @@ def predict(
     if not 0 < level < 1:
         refuse("level", level, "be between 0 and 1, such as 0.9")
     schema = runs.read_schema(run)
-    raw, x = inputs.read_new_rows(
+    table, x = inputs.read_new_rows(
         output, schema, new, "new", flags.pick(flags.FileOptions, options)
     )
     if not no_cache:
@@ -62,16 +65,17 @@ def predict(
     with output.progress(f"predicting {new}"):
         predictions = runs.predict_table(runs.load_model(run), x, level)
     if with_input:
-        given = raw.cells.reset_index(drop=True)
+        given = table.cells.reset_index(drop=True)
         for name in predictions.columns.intersection(given.columns):
             given = given.rename(columns={name: f"{name} (input)"})
         predictions = given.join(predictions)
     if path is not None:
         with runs.atomic_file(path) as temporary:
-            runs.write_table(predictions, temporary, path.name)
+            runs.write_table(predictions, temporary, path.name, is_raw=raw)
         output.say(f"Predictions of {len(predictions)} rows: {path}")
     elif not as_json:
-        click.echo(predictions.to_csv(index=False), nl=False)
+        shown = predictions if raw else without_formulas(predictions)
+        output.data(shown.to_csv(index=False))
     result: dict[str, JSON] = {"out": str(path)}
     if as_json and path is None:
         rows = predictions.to_json(orient="records", double_precision=15)

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.cli.safe_text import without_formulas
+from bayeslearn.errors import Shown, StorageError, refuse
+from bayeslearn.storage import sealed
 from bayeslearn.tabular.encoding import Schema
 from bayeslearn.tabular.json_values import JSON
 
@@ -87,12 +89,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_table(table: pd.DataFrame, path: Path, name: str) -> None:
-    """CSV, TSV or Parquet, by the ending of the name."""
+def write_table(table: pd.DataFrame, path: Path, name: str, is_raw: bool = False) -> None:
+    """CSV, TSV or Parquet, by the ending of the name; text files without formulas unless raw."""
     kind = Path(name.removesuffix(".gz")).suffix.lower()
     if kind == ".parquet":
         table.to_parquet(path, index=False)
     else:
+        table = table if is_raw else without_formulas(table)
         table.to_csv(path, index=False, sep="\t" if kind in (".tsv", ".tab") else ",")
 
 
@@ -102,6 +105,7 @@ def write_run(
     schema: Schema,
     contents: dict[str, JSON] | None,
     predictions: pd.DataFrame | None = None,
+    is_raw: bool = False,
 ) -> None:
     """Write a run's folder; without an estimator only its report."""
     from bayeslearn import report
@@ -113,13 +117,13 @@ def write_run(
     try:
         if estimator is not None:
             estimator.save(temporary / MODEL)
-        (temporary / TABLE).write_text(json.dumps(schema.to_dict(), indent=1), encoding="utf-8")
+        (temporary / TABLE).write_text(sealed.dumps(schema.to_dict()), encoding="utf-8")
         if contents is not None:
             text = json.dumps(contents, allow_nan=False)
             (temporary / CONTENTS).write_text(text, encoding="utf-8")
             report.write(contents, temporary / PAGE)
         if predictions is not None:
-            write_table(predictions, temporary / PREDICTIONS, PREDICTIONS)
+            write_table(predictions, temporary / PREDICTIONS, PREDICTIONS, is_raw)
         folders.swap(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -128,10 +132,9 @@ def write_run(
 def read_json(run: str, name: str, must: str) -> dict[str, Any]:
     """A JSON file of a run's folder."""
     try:
-        with open(Path(run) / name, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not JSON"
+        return sealed.loads((Path(run) / name).read_bytes())
+    except (OSError, StorageError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         refuse("run", Shown(f"{run} ({name}: {reason})"), must)
 
 

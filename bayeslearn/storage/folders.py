@@ -10,7 +10,6 @@ before anything is allocated, and a folder is written whole or not at all.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import secrets
@@ -23,6 +22,7 @@ import numpy as np
 
 import bayeslearn
 from bayeslearn.errors import StorageError, refuse
+from bayeslearn.storage import sealed
 
 FORMAT, VERSION = "bayeslearn", 1
 MANIFEST, ARRAYS = "manifest.json", "arrays.safetensors"
@@ -179,8 +179,7 @@ def array_entry(array: np.ndarray) -> dict[str, Any]:
 
 def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
     try:
-        sealed = {**manifest, "sha256": _seal(manifest)}
-        content = json.dumps(sealed, indent=1, allow_nan=False).encode()
+        content = sealed.dumps(manifest).encode()
     except (TypeError, ValueError) as error:
         raise StorageError(f"The description cannot be saved as JSON: {error}.") from error
     if len(content) > MANIFEST_LIMIT:
@@ -191,21 +190,17 @@ def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
     return content
 
 
-def _seal(manifest: dict[str, Any]) -> str:
-    """Checksum of the manifest's content, however it is laid out."""
-    content = json.dumps(manifest, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
 def _read_manifest(path: Path) -> dict[str, Any]:
     if path.is_symlink():
         _refuse_folder(path, "it is a symbolic link")
     content = _read_file(path / MANIFEST)
     try:
-        manifest = json.loads(content)
+        manifest = sealed.parse(content)
         is_ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-        seal = _seal({k: v for k, v in manifest.items() if k != "sha256"}) if is_ours else ""
-    except (ValueError, RecursionError):
+        seal = sealed.seal(sealed.unsealed(manifest)) if is_ours else ""
+    except StorageError as error:
+        _refuse_folder(path, f"{MANIFEST} {str(error).removeprefix('it ')}")
+    except ValueError:
         _refuse_folder(path, f"{MANIFEST} is not JSON")
     if not is_ours:
         _refuse_folder(path, f"{MANIFEST} is not one of bayeslearn")

@@ -18,6 +18,7 @@ import numpy as np
 
 from bayeslearn import precision, tree
 from bayeslearn.algorithms import Algorithm
+from bayeslearn.data.rows import Batch
 from bayeslearn.errors import StorageError
 from bayeslearn.families.base import Family
 from bayeslearn.models.networks.adapters import as_network
@@ -168,8 +169,18 @@ def _decode_posterior(
     if not all(isinstance(k, str) and isinstance(v, np.ndarray) for k, v in trace.items()):
         raise StorageError("its trace holds other things than arrays by name")
     parts["target"] = dataclasses.replace(parts["target"], **model)
+    for name in ("family", "scaling", "calibrator"):
+        _check_finite(name, parts[name])
+    _check_finite("target", parts["target"].frozen)
     _check_fits(parts["target"], parts["family"], decoder.like)
     return parts
+
+
+def _check_finite(name: str, part: PyTree) -> None:
+    """NaN among the weights would be NaN in every prediction."""
+    for leaf in jax.tree.leaves(part):
+        if not tree.is_finite(np.asarray(leaf)):
+            raise StorageError(f"its {name} holds numbers that are not finite")
 
 
 def _example(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -205,6 +216,14 @@ def _check_fits(target: Target, family: Family, like: PyTree) -> None:
         lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype), target.data.x
     )
     outputs = jax.eval_shape(target.outputs, params, rows)
+    y = target.data.y
+    row_y: Any = jax.ShapeDtypeStruct((1, *y.shape[1:]), y.dtype)
+    row = Batch(rows, row_y)
+    try:  # which takes the likelihood's own parameters
+        jax.eval_shape(target.log_likelihood, params, row)
+    except Exception as error:  # whatever a likelihood makes of what is not there
+        reason = type(error).__name__
+        raise StorageError(f"the likelihood's parameters are not complete ({reason})") from error
     if outputs.shape != (1, target.likelihood.num_outputs):
         raise StorageError(
             f"the network gives outputs of shape {outputs.shape[1:]} where the likelihood takes"

@@ -35,7 +35,7 @@ from bayeslearn.models.networks import MLP
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
-from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
+from bayeslearn.tabular.calibrating import calibrated, check_calibration
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
     LINEAR,
@@ -48,6 +48,7 @@ from bayeslearn.tabular.candidates import (
     num_weights,
     prior_of,
 )
+from bayeslearn.tabular.folds import KeyedRows, Keys, hold_out, keys_of
 from bayeslearn.tabular.frame_inputs import TableInputs, check_options, validated
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
@@ -56,7 +57,7 @@ from bayeslearn.tabular.sklearn_parts import (
     check_random_state,
     check_sample_weight,
 )
-from bayeslearn.tabular.stored import StoredEstimator
+from bayeslearn.tabular.stored_estimator import StoredEstimator
 
 Callback = Callable[[FitEvent], object]
 
@@ -140,6 +141,8 @@ class BayesianNN(TableInputs, StoredEstimator):
         sample_weight: Any,
         *,
         classes: Any = None,
+        groups: Any = None,
+        time_order: Any = None,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         devices: str | Devices | None = None,
@@ -147,14 +150,15 @@ class BayesianNN(TableInputs, StoredEstimator):
         method = self.check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
+        table = self._rows(X, y, sample_weight, seed, keys_of(groups, time_order, len(y)))
+        (rows, keys), held_out, aside = self._split(table)
         scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         selection: Selection | None = None
         began = time.perf_counter()
         scaled = scaling.applied_to(rows)
         if method is None:
             noises = self._noises(True, rows.y)
-            selection = self._select(scaled, scaling.y, noises, seed, callback, checkpoint)
+            selection = self._select(scaled, keys, scaling.y, noises, seed, callback, checkpoint)
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
         else:
@@ -217,6 +221,7 @@ class BayesianNN(TableInputs, StoredEstimator):
     def _select(
         self,
         rows: Rows,
+        keys: Keys | None,
         scaling: Scaling | None,
         noises: tuple[Noise, ...],
         seed: int,
@@ -244,6 +249,7 @@ class BayesianNN(TableInputs, StoredEstimator):
             work,
             None if scaling is None else np.asarray(scaling.scale),
             seed,
+            keys,
         )
         budget = None if self.budget is None else seconds_of("budget", self.budget)
         return stored_or(checkpoint, lambda: select(problem, budget, callback))
@@ -254,7 +260,7 @@ class BayesianNN(TableInputs, StoredEstimator):
         method = self.check_parameters() or self.posterior_.algorithm
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
-        rows, held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
+        (rows, _), held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
         options = self._options(method)
         if held_out is not None:
             options["validation"] = tuple(held_out)
@@ -286,25 +292,31 @@ class BayesianNN(TableInputs, StoredEstimator):
         check_options(self.categories, self.missing)
         return method
 
-    def _rows(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int) -> Rows:
+    def _rows(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int, keys: Keys | None = None
+    ) -> KeyedRows:
         """The rows that count, equal ones merged, in an order drawn from the seed."""
         weight = check_sample_weight(sample_weight, X, dtype=np.float64)
         if not np.all(weight >= 0):
             refuse("sample_weight", Shown("negative numbers"), "hold numbers from 0 on")
         if not np.any(weight > 0):
             raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
-        return merge_rows((X, y, weight), seed)
+        if keys is None:
+            return KeyedRows(merge_rows((X, y, weight), seed), None)
+        rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
+        return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
 
-    def _split(self, rows: Rows) -> tuple[Rows, Rows | None, Rows | None]:
+    def _split(self, table: KeyedRows) -> tuple[KeyedRows, Rows | None, Rows | None]:
         """Rows to learn from, those held out to decide when to stop, and those to calibrate on."""
-        rows, aside = set_aside(self.calibration, self.calibration_fraction, rows)
-        if self.validation_fraction is None:
-            return rows, None, aside
-        held_out = max(1, round(self.validation_fraction * len(rows.y)))
-        if held_out >= len(rows.y):
-            must = f"leave rows to learn from: there are {len(rows.y)} different ones"
-            refuse("validation_fraction", self.validation_fraction, must)
-        return rows.take(slice(held_out, None)), rows.take(slice(held_out)), aside
+        has_classes = self.task == "classification"
+        aside = held_out = None
+        if self.calibration is not None:
+            fraction, name = self.calibration_fraction, "calibration_fraction"
+            table, (aside, _) = hold_out(table, fraction, has_classes, name, at_end=True)
+        if self.validation_fraction is not None:
+            fraction, name = self.validation_fraction, "validation_fraction"
+            table, (held_out, _) = hold_out(table, fraction, has_classes, name)
+        return table, held_out, aside
 
     def _options(self, method: Algorithm) -> dict[str, Any]:
         return {

@@ -19,17 +19,6 @@ def check_calibration(method: str | None, fraction: float, task: str) -> None:
         refuse("calibration_fraction", fraction, "be between 0 and 1")
 
 
-def set_aside(method: str | None, fraction: float, rows: Rows) -> tuple[Rows, Rows | None]:
-    """Rows to learn from, and those to calibrate on. Rows are in random order already."""
-    if method is None:
-        return rows, None
-    number = max(1, round(fraction * len(rows.y)))
-    if number >= len(rows.y):
-        must = f"leave rows to learn from: there are {len(rows.y)} different ones"
-        refuse("calibration_fraction", fraction, must)
-    return rows.take(slice(None, -number)), rows.take(slice(-number, None))
-
-
 def calibrated(
     posterior: Posterior, predictive: PredictiveBase, aside: Rows, method: str
 ) -> Posterior:

@@ -19,6 +19,7 @@ from bayeslearn.tabular.base import (
     can_update,
 )
 from bayeslearn.tabular.candidates import CLASS_PRIOR_SCALES, Noise
+from bayeslearn.tabular.distributions import DistributionMethods
 from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,
@@ -30,7 +31,7 @@ from bayeslearn.tabular.sklearn_parts import (
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 
 
-class BayesianNNClassifier(ClassifierMixin, BayesianNN):
+class BayesianNNClassifier(ClassifierMixin, DistributionMethods, BayesianNN):
     __doc__ = f"""Classification with a Bayesian neural network, for labels of any kind.
 
     classifier = bl.BayesianNNClassifier(random_state=0).fit(X, labels)
@@ -91,6 +92,8 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         sample_weight: Any = None,
         *,
         classes: Any = None,
+        groups: Any = None,
+        time_order: Any = None,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         devices: str | Devices | None = None,
@@ -98,7 +101,9 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
         """Learn from rows of X and their labels y; a row of weight 2 counts as two.
 
         `classes` are all labels there are, for a y that does not show them all. `callback`,
-        `checkpoint` and `devices` are those of `bl.fit`.
+        `checkpoint` and `devices` are those of `bl.fit`. Where rows are held out inside
+        the fit, rows with the same entry of `groups` stay together; with `time_order`, the time of
+        each row, or True for rows in order, the latest are held out.
         """
         if classes is None and sample_weight is not None:
             # A row of weight 0 is not there, and neither is its label.
@@ -107,11 +112,16 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
                 classes = np.unique(np.asarray(y)[weight > 0])
                 keep = np.isin(np.asarray(y), classes)
                 X, y, sample_weight = _rows_of(X, keep), _rows_of(y, keep), weight[keep]
+                groups = None if groups is None else _rows_of(groups, keep)
+                if time_order is not None and time_order is not True:
+                    time_order = _rows_of(time_order, keep)
         return self._fit(
             X,
             y,
             sample_weight,
             classes=classes,
+            groups=groups,
+            time_order=time_order,
             callback=callback,
             checkpoint=checkpoint,
             devices=devices,
@@ -157,7 +167,7 @@ class BayesianNNClassifier(ClassifierMixin, BayesianNN):
 
     def log_likelihood(self, X: Any, y: Any) -> float:
         """Mean log probability of the observed labels (higher is better)."""
-        return float(np.mean(self.predictive(X).log_prob(self.observed(X, y))))
+        return float(np.mean(self.log_prob(X, y)))
 
     def _read(
         self, X: Any, y: Any, classes: Any = None, first: bool = True

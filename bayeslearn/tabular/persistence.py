@@ -17,7 +17,7 @@ from bayeslearn.storage import posteriors
 from bayeslearn.tabular.base import BayesianNN
 from bayeslearn.tabular.classifier import BayesianNNClassifier
 from bayeslearn.tabular.regressor import BayesianNNRegressor
-from bayeslearn.tabular.stored import LEARNED
+from bayeslearn.tabular.stored_estimator import LEARNED
 
 KINDS: dict[str, type[BayesianNN]] = {
     cls.__name__: cls for cls in (BayesianNNRegressor, BayesianNNClassifier)

@@ -25,6 +25,7 @@ from bayeslearn.tabular.base import (
     can_update,
 )
 from bayeslearn.tabular.candidates import LOG_NORMAL, NOISES, Noise
+from bayeslearn.tabular.distributions import RegressionMethods
 from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
@@ -37,7 +38,7 @@ LIKELIHOODS: dict[str, Likelihood] = {
 }
 
 
-class BayesianNNRegressor(RegressorMixin, BayesianNN):
+class BayesianNNRegressor(RegressorMixin, RegressionMethods, BayesianNN):
     __doc__ = f"""Regression with a Bayesian neural network, for one or several columns of y.
 
     regressor = bl.BayesianNNRegressor(random_state=0).fit(X, y)
@@ -112,16 +113,27 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
         y: Any,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
+        time_order: Any = None,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         devices: str | Devices | None = None,
     ) -> BayesianNNRegressor:
         """Learn from rows of X and y; a row of weight 2 counts as two.
 
-        `callback`, `checkpoint` and `devices` are those of `bl.fit`.
+        `callback`, `checkpoint` and `devices` are those of `bl.fit`. Where rows are held out inside
+        the fit, rows with the same entry of `groups` stay together; with `time_order`, the time of
+        each row, or True for rows in order, the latest are held out.
         """
         return self._fit(
-            X, y, sample_weight, callback=callback, checkpoint=checkpoint, devices=devices
+            X,
+            y,
+            sample_weight,
+            groups=groups,
+            time_order=time_order,
+            callback=callback,
+            checkpoint=checkpoint,
+            devices=devices,
         )
 
     @available_if(can_update)
@@ -152,7 +164,7 @@ class BayesianNNRegressor(RegressorMixin, BayesianNN):
 
     def log_likelihood(self, X: Any, y: Any) -> float:
         """Mean log predictive density of a row of y, in its own units (higher is better)."""
-        return float(np.mean(self.predictive(X).log_prob(self.observed(X, y))))
+        return float(np.mean(self.log_prob(X, y)))
 
     @property
     def y_scaling_(self) -> Scaling:

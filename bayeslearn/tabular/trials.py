@@ -24,6 +24,7 @@ from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.results.calibrated_classes import TemperedPredictive
 from bayeslearn.results.calibration_maps import FactorMap
 from bayeslearn.results.posterior import Posterior
+from bayeslearn.tabular import folds as folding
 from bayeslearn.tabular.candidates import (
     ENSEMBLE,
     MILE_NAME,
@@ -54,6 +55,7 @@ class Problem(NamedTuple):
     work: Callable[[Candidate], float]  # rows times weights, of all rows
     y_scale: np.ndarray | None  # the units of y, for the scores
     seed: int
+    keys: folding.Keys | None = None  # groups or times of the rows
 
 
 class FoldResult(NamedTuple):
@@ -134,13 +136,15 @@ def run_trial(
     began = time.perf_counter()
     real = problem.rows.take(slice(SELECTION_ROWS))
     padded = pad_rows(real)
-    fold = _folds(problem, len(real.y))
+    keys = None if problem.keys is None else problem.keys.take(slice(SELECTION_ROWS))
+    fold = folding.fold_of(real.y, FOLDS, problem.is_classification, keys)
     work = problem.work(candidate)
     method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
     results = []
     for k in folds:
         weight = padded.weight.copy()
-        weight[: len(fold)][fold == k] = 0.0  # as many rows for every fold: compiled once
+        # As many rows for every fold: compiled once.
+        weight[: len(fold)][folding.left_out(fold, k, keys)] = 0.0
         posterior = fit(
             problem.make_model(candidate),
             method.algorithm(),
@@ -168,16 +172,6 @@ def num_folds(num_rows: int) -> int:
 def num_temperature_folds(num_rows: int) -> int:
     """How many folds a temperature is estimated on: those of about so many rows."""
     return min(FOLDS, max(num_folds(num_rows), -(-TEMPERATURE_ROWS * FOLDS // num_rows)))
-
-
-def _folds(problem: Problem, number: int) -> np.ndarray:
-    """The fold of each row; classes are spread evenly. Rows are in random order already."""
-    order = np.arange(number)
-    if problem.is_classification:
-        order = np.argsort(problem.rows.y[:number], kind="stable")
-    fold = np.empty(number, int)
-    fold[order] = np.arange(number) % FOLDS
-    return fold
 
 
 def _predict(posterior: Posterior, rows: Rows) -> dict[str, PredictiveBase]:

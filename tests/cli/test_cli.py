@@ -22,6 +22,7 @@ from command_line import QUICK, run, run_json
 import bayeslearn as bl
 from bayeslearn.algorithms.facts import FACTS, needs
 from bayeslearn.cli import app, cache, inputs, runs, settings
+from bayeslearn.storage import sealed
 from bayeslearn.tabular import encoding, files, persistence
 
 # Fitting and predicting
@@ -51,7 +52,7 @@ def test_predictions_are_those_of_the_estimator(fitted, folder):
     made = pd.read_csv(out)
     assert list(made.columns) == ["mean", "std", "epistemic", "aleatoric", "lower", "upper"]
     estimator = persistence.load(place / runs.MODEL)
-    table = encoding.Schema.from_dict(json.loads((place / runs.TABLE).read_text()))
+    table = encoding.Schema.from_dict(sealed.loads((place / runs.TABLE).read_text()))
     x = table.encode(files.read(folder / "new.csv"))
     mean, std = estimator.predict(x, return_std=True)
     lower, _ = estimator.predict_interval(x, level=0.5)

@@ -1,4 +1,4 @@
-"""How estimators are stored, copied to other processes and shown in notebooks."""
+"""What estimators are on disk, in pickles and in notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bayeslearn.models.protocols import Network
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
 from bayeslearn.tabular.notebook import summary_html
@@ -24,10 +23,9 @@ LEARNED = (
 
 
 class StoredEstimator(BaseEstimator):
-    """An estimator that is its parameters, a posterior and what `LEARNED` names (abstract)."""
+    """Saving and showing a fitted estimator (abstract)."""
 
     posterior_: Posterior
-    network: Network | None
     random_state: Any
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

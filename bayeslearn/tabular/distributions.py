@@ -1,0 +1,47 @@
+"""Methods of both estimators that answer with the whole predictive distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bayeslearn.errors import refuse
+from bayeslearn.predictive_base import PredictiveBase
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+class DistributionMethods:
+    """Log-probabilities by row (a mixin)."""
+
+    predictive: Callable[[Any], PredictiveBase]
+    observed: Callable[[Any, Any], np.ndarray]
+
+    def log_prob(self, X: Any, y: Any) -> np.ndarray:
+        """Log predictive density (regression, in units of y) or probability of each row's y."""
+        return np.asarray(self.predictive(X).log_prob(self.observed(X, y)))
+
+
+class RegressionMethods(DistributionMethods):
+    """Quantiles, variances and distribution functions of a number (a mixin)."""
+
+    def predict_quantiles(self, X: Any, alpha: Sequence[float] | float = QUANTILES) -> np.ndarray:
+        """Quantiles of a new y, along the last axis: (rows, quantiles), (rows, columns, quantiles).
+
+        A single `alpha` gives (rows,) or (rows, columns).
+        """
+        levels = np.atleast_1d(np.asarray(alpha, np.float64))
+        if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
+            refuse("alpha", alpha, "be a number or a list of numbers between 0 and 1")
+        found = np.stack(self.predictive(X).quantiles(levels.tolist()), axis=-1)
+        return found[..., 0] if np.ndim(alpha) == 0 else found
+
+    def predict_var(self, X: Any) -> np.ndarray:
+        """Variance of a new y."""
+        return self.predictive(X).variance
+
+    def cdf(self, X: Any, y: Any) -> np.ndarray:
+        """Probability of a new observation at or below each row's y."""
+        return self.predictive(X).cdf(self.observed(X, y))

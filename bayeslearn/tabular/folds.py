@@ -1,0 +1,154 @@
+"""Splits inside a fit: rows held out for early stopping and calibration, folds of `method="auto"`.
+
+Classes are spread evenly, and one is never held out as a whole. Rows of a group stay together. Rows
+in order of time are predicted from earlier ones alone. Knows nothing of what a split is for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bayeslearn.data.rows import Rows
+from bayeslearn.errors import Shown, refuse
+
+NEVER = -1  # the fold of rows that are always learned from
+
+
+class Keys(NamedTuple):
+    """What keeps rows together, or apart: the group or the time of each."""
+
+    is_time: bool
+    values: np.ndarray  # whole numbers
+
+    def take(self, index: np.ndarray | slice) -> Keys:
+        """Of some of the rows."""
+        return self._replace(values=self.values[index])
+
+
+class KeyedRows(NamedTuple):
+    """Rows, and what keeps them together or apart."""
+
+    rows: Rows
+    keys: Keys | None
+
+    def take(self, index: np.ndarray | slice) -> KeyedRows:
+        """Some of the rows."""
+        keys = None if self.keys is None else self.keys.take(index)
+        return KeyedRows(self.rows.take(index), keys)
+
+
+def keys_of(groups: Any, time_order: Any, num_rows: int) -> Keys | None:
+    """Groups or times as whole numbers; `time_order=True`: the rows are in order."""
+    if groups is None and (time_order is None or time_order is False):
+        return None
+    if groups is not None and time_order is not None:
+        refuse("time_order", Shown("both"), "be left out where `groups` are given")
+    if time_order is True:
+        return Keys(True, np.arange(num_rows))
+    name, given = ("groups", groups) if groups is not None else ("time_order", time_order)
+    values = np.asarray(given)
+    if values.shape != (num_rows,):
+        refuse(name, Shown(f"shape {values.shape}"), f"have one entry for each of {num_rows} rows")
+    try:
+        _, codes = np.unique(values, return_inverse=True)
+    except TypeError:
+        refuse(name, Shown(f"dtype {values.dtype}"), "hold numbers, names or dates")
+    return Keys(groups is None, codes.reshape(-1))
+
+
+def hold_out(
+    table: KeyedRows, fraction: float, has_classes: bool, argument: str, at_end: bool = False
+) -> tuple[KeyedRows, KeyedRows]:
+    """The rows to learn from and those held out, about that fraction. Rows are in random order.
+
+    `argument` is named where nothing would be left; `at_end` takes them from the end.
+    """
+    number = len(table.rows.y)
+    wanted = max(1, round(fraction * number))
+    if wanted >= number:
+        refuse(argument, fraction, f"leave rows to learn from: there are {number} different ones")
+    if table.keys is not None:
+        is_held = _held_by_keys(table.keys, wanted, at_end)
+    elif has_classes:
+        is_held = _held_by_class(table.rows.y, fraction)
+    else:
+        is_held = np.zeros(number, bool)
+        is_held[slice(-wanted, None) if at_end else slice(wanted)] = True
+    return table.take(np.flatnonzero(~is_held)), table.take(np.flatnonzero(is_held))
+
+
+def _held_by_keys(keys: Keys, wanted: int, at_end: bool) -> np.ndarray:
+    """The latest rows, or whole groups."""
+    values = keys.values
+    found = np.unique(values)
+    if len(found) < 2:
+        name, what = ("time_order", "time") if keys.is_time else ("groups", "group")
+        refuse(name, Shown(f"1 {what}"), f"hold at least two {what}s where rows are held out")
+    if keys.is_time:
+        first = max(np.sort(values)[-wanted], found[1])
+        return values >= first
+    order = values[::-1] if at_end else values
+    groups = order[np.sort(np.unique(order, return_index=True)[1])]
+    sizes = np.array([np.sum(values == group) for group in groups])
+    count = min(int(np.searchsorted(np.cumsum(sizes), wanted)) + 1, len(groups) - 1)
+    return np.isin(values, groups[:count])
+
+
+def _held_by_class(labels: np.ndarray, fraction: float) -> np.ndarray:
+    """The same fraction of every class, as nearly as can be; a row of each is left."""
+    number = len(labels)
+    order = np.argsort(labels, kind="stable")
+    steps = np.floor(np.arange(number + 1) * fraction + 0.5)
+    is_held = np.zeros(number, bool)
+    is_held[order] = np.diff(steps) > 0
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        if np.all(is_held[own]):
+            is_held[own[0]] = False
+    if not np.any(is_held):  # tiny tables
+        values, counts = np.unique(labels, return_counts=True)
+        is_held[np.flatnonzero(labels == values[np.argmax(counts)])[0]] = True
+    return is_held
+
+
+def fold_of(y: np.ndarray, num_folds: int, has_classes: bool, keys: Keys | None) -> np.ndarray:
+    """The fold of each row, or `NEVER`. Rows are in random order already.
+
+    In order of time fold 0 is the latest block, and the earliest is in no fold.
+    """
+    number = len(y)
+    if keys is not None and keys.is_time:
+        rank = np.searchsorted(np.sort(keys.values), keys.values)
+        block = num_folds - (rank * (num_folds + 1)) // number
+        return np.where(block == num_folds, NEVER, block)
+    if keys is not None:
+        return _folds_of_groups(keys.values, num_folds)
+    order = np.argsort(y, kind="stable") if has_classes else np.arange(number)
+    fold = np.empty(number, int)
+    fold[order] = np.arange(number) % num_folds
+    if has_classes:
+        labels, counts = np.unique(y, return_counts=True)
+        fold[np.isin(y, labels[counts == 1])] = NEVER
+    return fold
+
+
+def _folds_of_groups(groups: np.ndarray, num_folds: int) -> np.ndarray:
+    """Each group in the fold that has the fewest rows so far, the largest groups first."""
+    found, counts = np.unique(groups, return_counts=True)
+    if len(found) < num_folds:
+        refuse("groups", Shown(f"{len(found)} groups"), f"hold at least {num_folds} groups here")
+    sizes = np.zeros(num_folds)
+    fold_of_group = np.empty(len(found), int)
+    for place in np.argsort(-counts, kind="stable"):
+        fold_of_group[place] = np.argmin(sizes)
+        sizes[fold_of_group[place]] += counts[place]
+    return fold_of_group[np.searchsorted(found, groups)]
+
+
+def left_out(fold: np.ndarray, k: int, keys: Keys | None) -> np.ndarray:
+    """The rows that are not learned from when fold k is predicted: its own, and later ones."""
+    if keys is not None and keys.is_time:
+        return (fold >= 0) & (fold <= k)
+    return fold == k

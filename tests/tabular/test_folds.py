@@ -1,0 +1,125 @@
+"""Splits inside a fit keep classes, groups and the order of time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bayeslearn as bl
+from bayeslearn.data.rows import Rows
+from bayeslearn.errors import ArgumentError
+from bayeslearn.tabular import folds
+from bayeslearn.tabular.folds import KeyedRows, Keys
+
+EXACT = {"hidden": (), "method": "conjugate", "random_state": 0}
+
+
+def keyed(y, keys=None):
+    y = np.asarray(y)
+    return KeyedRows(Rows(np.arange(len(y))[:, None], y, np.ones(len(y))), keys)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5, 0.9])
+def test_every_class_is_left_and_held_out_in_proportion(seed, fraction):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat([0, 1, 2, 3], [1, 2, 30, 100]))
+    rest, held = folds.hold_out(keyed(labels), fraction, True, "f")
+    assert set(rest.rows.y) == {0, 1, 2, 3}
+    together = np.sort(np.concatenate([rest.rows.x, held.rows.x])[:, 0])
+    np.testing.assert_array_equal(together, np.arange(133))
+    for label, count in ((2, 30), (3, 100)):
+        assert abs(np.sum(held.rows.y == label) - fraction * count) <= 1
+
+
+def test_without_classes_rows_are_taken_from_either_end():
+    rest, held = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f")
+    assert held.rows.y.tolist() == [0, 1, 2]
+    rest, held = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f", at_end=True)
+    assert (rest.rows.y.tolist(), held.rows.y.tolist()) == (list(range(7)), [7, 8, 9])
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_groups_stay_together(at_end):
+    groups = np.random.default_rng(0).integers(0, 12, 100)
+    table = keyed(np.zeros(100), folds.keys_of(groups.astype(str), None, 100))
+    rest, held = folds.hold_out(table, 0.2, False, "f", at_end)
+    assert not set(rest.keys.values) & set(held.keys.values)
+    assert 20 <= len(held.rows.y) <= 20 + np.bincount(groups).max()
+    fold = folds.fold_of(np.zeros(100), 5, False, table.keys)
+    for group in range(12):
+        assert len(set(fold[groups == group])) == 1
+    assert np.ptp(np.bincount(fold)) <= np.bincount(groups).max()
+
+
+def test_time_is_predicted_from_what_was_before():
+    times = np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3))
+    dates = np.datetime64("2024-01-01") + times
+    table = keyed(np.zeros(120), folds.keys_of(None, dates, 120))
+    rest, held = folds.hold_out(table, 0.25, False, "f")
+    assert rest.keys.values.max() < held.keys.values.min()
+    assert len(held.rows.y) == 30
+    fold = folds.fold_of(np.zeros(120), 5, False, table.keys)
+    for k in range(5):
+        learned = ~folds.left_out(fold, k, table.keys)
+        assert 0 < times[learned].max() < times[fold == k].min()
+        assert abs(np.sum(fold == k) - 20) <= 3
+
+
+def test_a_single_row_of_a_class_is_always_learned_from():
+    labels = np.array([0] * 20 + [1] * 3 + [2])
+    fold = folds.fold_of(labels, 5, True, None)
+    assert fold[-1] == folds.NEVER
+    assert len(set(fold[20:23])) == 3
+    assert np.bincount(fold[:20]).tolist() == [4] * 5
+
+
+@pytest.mark.parametrize(
+    ("groups", "time_order", "message"),
+    [
+        (np.zeros(4), None, "`groups` must hold at least two groups"),
+        (None, np.zeros(4), "`time_order` must hold at least two times"),
+        (np.zeros(3), None, "have one entry for each of 4 rows, got shape"),
+        (np.arange(4), True, "`time_order` must be left out where `groups` are given"),
+    ],
+)
+def test_refusals(groups, time_order, message):
+    with pytest.raises(ArgumentError, match=message):
+        folds.hold_out(keyed(np.zeros(4), folds.keys_of(groups, time_order, 4)), 0.5, False, "f")
+
+
+def test_few_groups_are_refused():
+    with pytest.raises(ArgumentError, match="at least 5 groups here, got 2 groups"):
+        folds.fold_of(np.zeros(4), 5, False, Keys(False, np.array([0, 1, 0, 1])))
+
+
+def test_estimators_calibrate_on_whole_groups_and_on_the_latest_rows():
+    """Rows of a group share an offset: intervals that know of it are wider."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 10)
+    x = np.c_[groups / 40, rng.normal(size=400)]
+    y = x[:, 1] + rng.normal(size=40)[groups] + 0.1 * rng.normal(size=400)
+    estimator = bl.BayesianNNRegressor(**EXACT, calibration="conformal")
+    estimator.fit(x, y, groups=groups)
+    assert estimator.posterior_.calibrator.num_rows == 80  # 8 groups of 10
+    # Time: the level shifts at the end, and only the latest rows show it.
+    shifted = x[:, 1] + np.where(np.arange(400) >= 320, 5.0, 0.0) + 0.1 * rng.normal(size=400)
+    plain = bl.BayesianNNRegressor(**EXACT, calibration="conformal").fit(x[:, 1:], shifted)
+    ordered = bl.BayesianNNRegressor(**EXACT, calibration="conformal")
+    ordered.fit(x[:, 1:], shifted, time_order=True)
+    assert abs(ordered.predict([[0.0]])[0]) < 0.1  # learned from the first 320 rows
+    assert plain.predict([[0.0]])[0] > 0.8
+    lower, upper = ordered.predict_interval([[0.0]])
+    assert lower[0] < -4
+    assert upper[0] > 4
+
+
+def test_labels_of_weight_zero_take_their_groups_with_them():
+    x = np.random.default_rng(0).normal(size=(30, 1))
+    labels = np.array(["a", "b", "c"])[np.arange(30) % 3]
+    settings = {"hidden": (), "method": "map", "num_steps": 20, "validation_fraction": 0.2}
+    estimator = bl.BayesianNNClassifier(**settings, random_state=0)
+    weight = np.where(labels == "c", 0.0, 1.0)
+    estimator.fit(x, labels, sample_weight=weight, groups=np.arange(30) // 3)
+    assert estimator.classes_.tolist() == ["a", "b"]
+    assert float(estimator.posterior_.target.num_data) in (16.0,)  # 8 of 10 groups
