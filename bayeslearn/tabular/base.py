@@ -36,6 +36,7 @@ from bayeslearn.models.networks import MLP
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
+from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
 from bayeslearn.tabular.calibrating import calibrated, check_calibration, set_aside
@@ -51,7 +52,6 @@ from bayeslearn.tabular.candidates import (
     prior_of,
 )
 from bayeslearn.tabular.json_values import JSON
-from bayeslearn.tabular.notebook import summary_html
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
     BaseEstimator,
@@ -389,7 +389,7 @@ class BayesianNN(BaseEstimator):
 
     def _repr_html_inner(self) -> str:
         shown = super()._repr_html_inner()
-        return shown + summary_html(self.posterior_) if hasattr(self, "posterior_") else shown
+        return shown + posterior_html(self.posterior_) if hasattr(self, "posterior_") else shown
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         bundle = super()._repr_mimebundle_(**kwargs)
