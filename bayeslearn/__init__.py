@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayeslearn import forking as _forking  # watches for forks from the first import on
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _forking.watch()
 
 _ALGORITHMS = (

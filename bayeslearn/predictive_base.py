@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bayeslearn.errors import NotAvailableError, check_whole, refuse
+from bayeslearn.predictive_summary import predictive_html
 from bayeslearn.tree import Array
 
 
@@ -33,6 +34,9 @@ class PredictiveBase(abc.ABC):
     def __repr__(self) -> str:
         name = type(self).__name__
         return f"{name}({self.kind}, rows={self.num_rows}, draws={self.num_samples})"
+
+    def _repr_html_(self) -> str:
+        return predictive_html(self)
 
     # Moments and probabilities
 

@@ -1,8 +1,12 @@
 """The README says what is true: its code runs, its table is the registry, its links lead on."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bayeslearn as bl
@@ -31,15 +35,39 @@ def table(title):
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_quick_start_runs(capsys):
-    (code,) = blocks("python")
+def test_the_quick_start_with_a_table_runs(capsys):
     scope = {}
-    exec(compile(code, "README.md", "exec"), scope)
-    printed = capsys.readouterr().out
-    assert "elbo" in printed
+    exec(compile(blocks("python")[0], "README.md", "exec"), scope)
+    assert "90 % intervals hold" in capsys.readouterr().out
     # Held-out rows: 89. A right 90 % interval covers 70 of them or fewer once in 900 runs.
-    assert bl.metrics.coverage(scope["predictive"], scope["y_new"], level=0.9) > 70 / 89
-    assert bl.metrics.rmse(scope["predictive"], scope["y_new"]) < 1.0  # better than the mean
+    assert (
+        np.mean((scope["lower"] <= scope["y_new"]) & (scope["y_new"] <= scope["upper"])) > 70 / 89
+    )
+    error = np.sqrt(np.mean((scope["mean"] - scope["y_new"]) ** 2))
+    assert error < np.std(scope["y_new"])  # better than the mean
+
+
+def test_the_quick_start_with_a_network_runs(capsys):
+    scope = {}
+    exec(compile(blocks("python")[1], "README.md", "exec"), scope)
+    assert capsys.readouterr().out
+    predictive = scope["predictive"]
+    assert abs(predictive.mean[0]) < 0.3  # sin(0), with about 25 rows nearby
+    assert predictive.epistemic[1] > predictive.epistemic[0]  # far from the data, and among them
+
+
+def test_the_quick_start_in_a_shell_runs(tmp_path):
+    (script,) = blocks("sh")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    python = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": python}
+    command = ["bash", "-euc", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 443
 
 
 def test_table_lists_every_algorithm():
@@ -62,10 +90,34 @@ def test_table_says_who_needs_all_rows():
         ]
 
 
-def test_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)", README)
-    assert links
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+def anchors(page):
+    """Those that GitHub and the site give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "benchmarks").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8"))]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        if "://" not in path:
+            assert (page.parent / path).exists(), link
+            assert not anchor or anchor in anchors(page.parent / path), link
+
+
+def test_every_benchmark_has_a_page_that_the_first_one_links():
+    first = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    pages = [page.name for page in (ROOT / "benchmarks").glob("*.md") if page.stem != "README"]
+    assert pages
+    for page in pages:
+        assert f"({page}" in first
+        assert (ROOT / "benchmarks" / page).with_suffix(".py").exists()
+    assert len(first.splitlines()) < 120  # read in three minutes
 
 
 def test_version_in_citation():

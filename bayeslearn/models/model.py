@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bayeslearn import precision, tree
+from bayeslearn import markup, precision, tree
 from bayeslearn.data.rows import Data, check_data, total_weight
 from bayeslearn.errors import ArgumentError, Shown, moved_keywords, refuse
 from bayeslearn.models.likelihoods.base import Likelihood
@@ -74,6 +74,13 @@ class Model(eqx.Module):
         if frozen not in FROZEN:
             refuse("frozen", frozen, "be one of " + ", ".join(map(repr, FROZEN)))
         self.frozen = frozen
+
+    def _repr_html_(self) -> str:
+        about = {"network": self.network, "likelihood": self.likelihood, "prior": self.prior}
+        rows = {name: repr(part) for name, part in about.items()}
+        if self.dtype is not None:
+            rows["dtype"] = self.dtype
+        return markup.block("Model", markup.pairs(rows))
 
     @precision.double_precision
     def bind(self, data: Data, key: Array, num_data: float | None = None) -> tuple[Target, PyTree]:

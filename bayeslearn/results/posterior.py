@@ -44,6 +44,7 @@ from bayeslearn.results.diagnostics import (
     outputs_at_rows,
     problems,
 )
+from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
@@ -377,6 +378,9 @@ class Posterior:
         if self.elbo is not None:
             lines.insert(1, f"  elbo {self.elbo:.4f}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        return posterior_html(self)
 
 
 def _scaled(data: Data, name: str, scaling: TableScaling) -> Data:

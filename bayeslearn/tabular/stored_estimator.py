@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
-from bayeslearn.tabular.notebook import summary_html
 from bayeslearn.tabular.sklearn_parts import BaseEstimator, check_is_fitted
 
 # What `fit` leaves beside the posterior.
@@ -53,7 +53,7 @@ class StoredEstimator(BaseEstimator):
 
     def _repr_html_inner(self) -> str:
         shown = super()._repr_html_inner()
-        return shown + summary_html(self.posterior_) if hasattr(self, "posterior_") else shown
+        return shown + posterior_html(self.posterior_) if hasattr(self, "posterior_") else shown
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         bundle = super()._repr_mimebundle_(**kwargs)

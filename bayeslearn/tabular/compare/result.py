@@ -11,7 +11,7 @@ import numpy as np
 
 from bayeslearn.tabular.compare.held_out import LOG_LIKELIHOOD, standard_error
 from bayeslearn.tabular.compare.run import Estimator, MethodRun
-from bayeslearn.tabular.compare.table import render
+from bayeslearn.tabular.compare.table import render, table_html
 from bayeslearn.tabular.frames import Inputs
 from bayeslearn.tabular.json_values import JSON, json_value
 from bayeslearn.tabular.score_table import OK, Estimate, Row
@@ -91,6 +91,9 @@ class Comparison:
         return capture.get()
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self.rows, self.recommended, self.recommendation)
 
 
 def make_row(label: str, run: MethodRun) -> Row:

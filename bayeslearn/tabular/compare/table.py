@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from bayeslearn import markup
 from bayeslearn.tabular.score_table import OK, Estimate, Row, metric, write_score
 
 if TYPE_CHECKING:
@@ -90,3 +92,26 @@ def _cell(name: str, row: Row) -> str:
     if mean is None:
         return "not finite"
     return str(write_score(name, mean, error))
+
+
+def table_html(rows: list[Row], recommended: str | None, why: str) -> str:
+    """The same table for a notebook, the highest log-likelihood first."""
+    found = [name for name in COLUMNS if any(name in row["metrics"] for row in rows)] + ["seconds"]
+
+    def entry(row: Row, name: str) -> Estimate:
+        missing: Estimate = [None, None]
+        return row["seconds"] if name == "seconds" else row["metrics"].get(name, missing)
+
+    def worth(row: Row) -> float:
+        value = entry(row, "log_likelihood")[0]
+        return math.inf if value is None else -value
+
+    body = [
+        [row["method"], *(write_score(name, *entry(row, name)) for name in found)]
+        if row["status"] == OK
+        else [row["method"], f"{row['status']}. {row['reason'] or ''}"]
+        for row in sorted(rows, key=lambda row: (row["status"] != OK, worth(row)))
+    ]
+    title = "No recommendation" if recommended is None else f"Recommended: {recommended}"
+    head = ["method", *(metric(name).label for name in found)]
+    return markup.block(title, why, markup.table(head, body))
