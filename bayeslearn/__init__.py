@@ -79,6 +79,7 @@ _HOMES = {
 }
 _MODULES = {
     "algorithms": "bayeslearn.algorithms",
+    "callbacks": "bayeslearn.results.callbacks",
     "diagnostics": "bayeslearn.results.diagnostics",
     "distributed": "bayeslearn.distributed",
     "families": "bayeslearn.families",

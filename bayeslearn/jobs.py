@@ -66,9 +66,14 @@ def run_tasks(
     joblib = _joblib(n_jobs)
     pickled = _cloudpickle().dumps(shared)
     waiting, losses = set(range(len(tasks))), 0
+    backend, _ = joblib.parallel.get_active_backend()
+    comes_singly = getattr(
+        backend, "supports_return_generator", False
+    )  # Ray's gives all at the end
+    how = "generator_unordered" if comes_singly else "list"
     while waiting:
         parallel = joblib.Parallel(
-            n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", return_as="generator_unordered"
+            n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", return_as=how
         )
         calls = (
             joblib.delayed(_in_worker)(os.getpid(), number, function, pickled, tasks[number])

@@ -33,7 +33,7 @@ from pathlib import Path
 HALF_WRITTEN = re.compile(r"\.(fit|(part|checkpoint)-\d+)\.[0-9a-f]{16}")
 MOMENTS = ("write", "checkpoint", "write", "any")
 KILLS_PER_RUN = 6
-LONGEST = 600.0  # seconds for one process
+LONGEST = 1800.0  # seconds for one process
 EVERY = 50
 CASES = ("multi-start", "ensemble-hmc", "calibrated", "command-line")  # beside the algorithms
 
@@ -49,7 +49,9 @@ def problem(name: str):
         algorithm: bl.Algorithm = bl.Ensemble(num_members=3, member=sampler)
         return _model([4]), algorithm, (x, y), options
     if name == "multi-start":
-        starts = bl.MultiStart(3, ((200, 2), (200, 1)), perturbation_steps=200, settle_steps=600)
+        starts = bl.MultiStart(
+            2, ((100, 1),), perturbations=(1,), perturbation_steps=100, settle_steps=200
+        )
         return _model([4]), bl.BayesByBackprop(), (x, y), options | {"starts": starts}
     algorithm = bl.ALGORITHMS[name]()
     if algorithm.capabilities.is_sampler:

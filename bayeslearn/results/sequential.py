@@ -10,9 +10,10 @@ likelihood learned from the first y (number of classes, columns) stays as it was
     draws          are weighed by p(D_new | w) and resampled while Pareto's k-hat is below 0.7; else
                    a rerun on all data if `history` is given; else a rerun from a Gaussian with the
                    draws' mean and (shrunken, or low-rank) covariance
+    a mixture      is updated member by member, each with its own q as the prior; weights stay equal
     another q      becomes the independent Gaussian with its means and variances; what does not
                    vary (biases under dropout) keeps the scale of the prior before
-    a point        has no uncertainty to start from, and is refused
+    a point        has no uncertainty to start from, and is refused, also in a mixture
 
 A mean-field q forgets correlations, so that its mean drifts with the number of updates and depends
 on the order of the data; a full or block covariance does so far less.
@@ -30,6 +31,7 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.conjugate import Conjugate
+from bayeslearn.algorithms.ensemble import Composite, Ensemble
 from bayeslearn.algorithms.mile import MILE
 from bayeslearn.data.rows import Batch, Data, check_data, join_batches, weights_of
 from bayeslearn.errors import ArgumentError, Shown, refuse
@@ -84,12 +86,12 @@ def update(
             "have uncertainty, to be the prior of new data",
             "Fit with bl.Laplace() or bl.VOGN() instead.",
         )
-    if isinstance(family, Mixture):
+    if isinstance(family, Mixture) and any(isinstance(q, Point) for q in family.members):
         refuse(
             "posterior",
-            Shown(f"{family.num_members} members by {posterior.algorithm.name}"),
-            "be of one run, to be the prior of new data",
-            "Fit again on all rows.",
+            Shown(f"{family.num_members} points by {posterior.algorithm.name}"),
+            "have members with uncertainty, to be the prior of new data",
+            "Fit members that have it, as bl.Ensemble(member=bl.VOGN()), or again on all rows.",
         )
     batch = _rows(target, new_data, "new_data")
     if fit_options.pop("checkpoint", None) is not None:
@@ -102,10 +104,62 @@ def update(
     if history is not None:
         shown = Shown("old data")
         refuse("history", shown, f"be left out: {posterior.algorithm.name} left no draws")
+    if isinstance(family, Mixture):
+        return _update_members(posterior, family, batch, algorithm, options)
+    if isinstance(algorithm, Composite):
+        shown = Shown(f"{algorithm.name} after {posterior.algorithm.name}")
+        refuse("algorithm", shown, "be of one run: its members start from new initialisations")
+    return _update_family(posterior, batch, algorithm, options)
+
+
+def _update_family(
+    posterior: Posterior, batch: Batch, algorithm: Algorithm, options: dict[str, Any]
+) -> RunResult:
+    """A run on new rows, whose prior is the family."""
+    family = posterior.family
     prior, note = _as_prior(posterior, algorithm)
     start = family if isinstance(family, Gaussian) else family.mean
     new = _renewed(_taught(posterior), prior, batch, family.mean)
     return _rerun(new, algorithm, start, options, note)
+
+
+def _update_members(
+    posterior: Posterior,
+    family: Mixture,
+    batch: Batch,
+    algorithm: Algorithm,
+    options: dict[str, Any],
+) -> RunResult:
+    """Each member is the prior of its own run on the new rows."""
+    own = algorithm.member if isinstance(algorithm, Composite) else algorithm
+    if own.capabilities.is_sampler:
+        must = "be a method whose members have an approximation"
+        refuse("algorithm", Shown(f"{own.name} for members of a mixture"), must)
+    runs = []
+    for number, member in enumerate(family.members):
+        seed = int(np.random.SeedSequence([options["seed"], number]).generate_state(1)[0])
+        one = dataclasses.replace(posterior, family=member, algorithm=own)
+        runs.append(_update_family(one, batch, own, options | {"seed": seed}))
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    phases = [
+        phase._replace(name=phase.name.replace("main", f"main/member {number}", 1))
+        for number, run in enumerate(runs)
+        for phase in run.phases
+    ]
+    return RunResult(
+        target=_renewed(_taught(posterior), _moments(posterior), batch, family.mean),
+        algorithm=Ensemble(num_members=len(runs), member=own),
+        family=Mixture(tuple(run.family for run in runs)),
+        state=tuple(run.state for run in runs),
+        trace={},
+        elbo=None,
+        stopped=f"{len(runs)} members were updated.",
+        notes=("Updated member by member, with equal weights as before.", *notes),
+        seed=options["seed"],
+        wall_time=sum(run.wall_time for run in runs),
+        compile_time=sum(run.compile_time for run in runs),
+        phases=tuple(phases),
+    )
 
 
 def _rows(target: Target, data: Data, name: str) -> Batch:

@@ -337,3 +337,44 @@ def test_five_updates_of_a_network_keep_most_of_what_a_batch_learns(covariance):
     scores["prior"] = before.predict(test[0]).log_prob(test[1]).mean()
     gain = scores["batch"] - scores["prior"]
     assert scores["sequence"] - scores["prior"] > 0.9 * gain, scores
+
+
+def linear_rows(rows=40):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(rows, 2))
+    return x, x @ np.array([1.0, -0.5]) + 0.3 * rng.normal(size=rows)
+
+
+def test_members_of_a_mixture_are_updated_one_by_one():
+    """Members of a conjugate ensemble are exact: each is then the posterior of all rows."""
+    model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.3))
+    x, y = linear_rows()
+    first = bl.fit(
+        model, bl.Ensemble(num_members=2, member=bl.Conjugate()), (x[:15], y[:15]), seed=0
+    )
+    updated = first.update((x[15:], y[15:]))
+    exact = bl.fit(model, "conjugate", (x, y), seed=0).family
+    assert updated.family.num_members == 2
+    for member in updated.family.members:
+        np.testing.assert_allclose(member.mean_vector(), exact.mean_vector(), atol=1e-6)
+        np.testing.assert_allclose(member.cov_matrix(), exact.cov_matrix(), atol=1e-6)
+    assert updated.notes[0].startswith("Updated member by member")
+    assert [phase.name for phase in updated.phases] == ["main/member 0", "main/member 1"]
+    # and again, from what was updated
+    again = first.update((x[15:25], y[15:25])).update((x[25:], y[25:]))
+    for member in again.family.members:
+        np.testing.assert_allclose(member.mean_vector(), exact.mean_vector(), atol=1e-6)
+
+
+def test_a_mixture_of_points_has_nothing_to_update():
+    model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.3))
+    posterior = bl.fit(model, bl.Ensemble(num_members=2), linear_rows(), seed=0, num_steps=20)
+    with pytest.raises(ArgumentError, match=r"members with uncertainty.*got 2 points by ensemble"):
+        posterior.update(linear_rows())
+
+
+def test_an_ensemble_does_not_update_a_single_q():
+    model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.3))
+    posterior = bl.fit(model, "conjugate", linear_rows(), seed=0)
+    with pytest.raises(ArgumentError, match="`algorithm` must be of one run"):
+        posterior.update(linear_rows(), algorithm=bl.Ensemble(num_members=2))
