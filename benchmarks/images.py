@@ -38,7 +38,11 @@ import bayeslearn as bl
 RESULTS = Path(__file__).parent / "results" / "images"
 DRAWS, PIECE, BINS = 64, 1000, 15
 PLAIN = "adamw"
-METHODS = (PLAIN, "map", "ivon", "vogn", "vadam", "bayes-by-backprop")
+METHODS = (
+    *(PLAIN, "map", "ivon", "vogn", "vadam", "bayes-by-backprop", "sghmc", "swag", "noisy-kfac"),
+    *("laplace",),
+)
+VARIANTS = {"laplace": {"covariance": "kronecker"}}  # of methods whose defaults are for few weights
 
 
 class CNN(eqx.Module):
@@ -117,22 +121,10 @@ def plain_adam(network: CNN, x, y, batch_size: int, steps: int) -> Callable[[int
     return run
 
 
-@eqx.filter_jit
-def piece_probabilities(logits: Callable, q: object, draws: int, rows: jax.Array) -> jax.Array:
-    """Mean class probabilities over draws of q, one at a time."""
-
-    def one(key):
-        drawn = jax.tree.map(lambda leaf: leaf[0], q.sample(key, 1))
-        return jax.nn.softmax(logits(drawn, rows))
-
-    return jnp.mean(jax.lax.map(one, jax.random.split(jax.random.key(1), draws)), axis=0)
-
-
-def predict(logits: Callable, q: object, x: np.ndarray) -> np.ndarray:
-    """Mean class probabilities, a piece of the rows at a time."""
-    draws = 1 if isinstance(q, bl.families.Point) else DRAWS
-    pieces = range(0, len(x), PIECE)
-    return np.concatenate([piece_probabilities(logits, q, draws, x[i : i + PIECE]) for i in pieces])
+def predict(logits: Callable, params: CNN, x: np.ndarray) -> np.ndarray:
+    """Class probabilities of the plain network, a piece of the rows at a time."""
+    probabilities = eqx.filter_jit(lambda rows: jax.nn.softmax(logits(params, rows)))
+    return np.concatenate([probabilities(x[i : i + PIECE]) for i in range(0, len(x), PIECE)])
 
 
 def scores(probabilities: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -182,11 +174,11 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
         peak = peak_memory()
         params, static = eqx.partition(trained, eqx.is_inexact_array)
         logits = PlainLogits(static)
-        found = predict(logits, bl.families.Point(params), x_test)
+        found = predict(logits, params, x_test)
     else:
         prior = bl.priors.Normal.fan_in(variant["gain"]) if variant.get("gain") else None
         model = bl.Model(network, bl.likelihoods.Categorical(10), prior)
-        algorithm = bl.ALGORITHMS[method](**options)
+        algorithm = bl.ALGORITHMS[method](**VARIANTS.get(method, {}), **options)
         settings = {"num_steps": steps, "batch_size": batch_size, "progress": False}
 
         def run(seed: int) -> bl.Posterior:
@@ -194,7 +186,7 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
 
         posterior, seconds, compiling = timed(run, seed, arguments.once)
         peak = peak_memory()
-        found = predict(posterior.target.with_data(None).outputs, posterior.family, x_test)
+        found = posterior.predict(x_test, num_samples=DRAWS).probs
         phases = [phase._asdict() for phase in posterior.phases]
         more = {"std_ratio": std_ratio(posterior), "phases": phases, "elbo": posterior.elbo}
         more["notes"] = list(posterior.notes)
