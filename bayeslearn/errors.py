@@ -81,10 +81,12 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def check_whole(argument: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number (of any integer type) of at least `least`."""
+def check_whole(argument: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number (of any integer type) between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         refuse(argument, value, f"be a whole number of at least {least}")
+    if most is not None and int(value) > most:
+        refuse(argument, value, f"be a whole number of at most {most}")
 
 
 def check_positive(

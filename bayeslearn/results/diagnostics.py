@@ -104,7 +104,7 @@ def _problems(
     """Warnings and notes."""
     name = posterior.algorithm.name
     chains, num = posterior.trace["log_density"].shape
-    found = [_saturation(posterior), _low_bfmi(name, _bfmi(posterior))]
+    found = [_low_bfmi(name, _bfmi(posterior))]
     if not posterior.algorithm.capabilities.is_composite:  # whose chains stay in modes of their own
         mixing = _not_mixed(name, what, statistics, chains, num)
         if not mixing and not posterior.target.is_density and rhat_density > MAX_RHAT:
@@ -112,8 +112,12 @@ def _problems(
         found.insert(0, mixing)
     warnings = [text for text in found if text]
     diverging, is_many = _divergences(posterior)
+    warnings += [diverging] if is_many else []
     notes = [diverging] if diverging and not is_many else []
-    return warnings + ([diverging] if is_many else []), notes
+    saturated = _saturation(posterior)
+    if saturated:  # of NUTS it overrules the criterion, elsewhere it costs effective draws alone
+        (warnings if name == "nuts" else notes).append(saturated)
+    return warnings, notes
 
 
 def _rhat_log_density(posterior: Posterior) -> float:
@@ -145,9 +149,10 @@ def _saturation(posterior: Posterior) -> str:
     fraction = float(np.mean(numbers >= longest * algorithm.thin))
     if fraction <= MAX_SATURATED:
         return ""
+    effect = "may be off" if algorithm.name == "nuts" else "are more correlated than they need be"
     return (
         f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at {longest:.0f}"
-        f" gradients, the longest allowed. Draws are correlated and may be off; {remedy}."
+        f" gradients, the longest allowed. The draws {effect}; {remedy}."
     )
 
 
