@@ -20,7 +20,6 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-
 MAX_TRIES = 20  # dispersed points, each half as far away, before a chain starts in the middle
 FLOOR = 5e-3  # draws that the window before counts for, so that a chain that stood still has scales
 

@@ -34,7 +34,6 @@ from bayeslearn.precision import to_host
 from bayeslearn.storage.fingerprints import digest, fingerprint
 from bayeslearn.tree import PyTree
 
-
 ONE_START = (
     "Several modes were not looked for: all chains start from one point. Let `fit` initialise the"
     " network, or give a log-density `init=`, which draws a start for each chain."

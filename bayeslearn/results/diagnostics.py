@@ -78,7 +78,6 @@ def diagnose(posterior: Posterior) -> Diagnostics:
         )
     if "log_density" not in posterior.trace:
         raise ArgumentError("These draws are no chains, they were reweighted: see posterior.notes.")
-    chains, num = posterior.trace["log_density"].shape
     weights = convergence(_some_weights(posterior))
     values, what = _monitored(posterior)
     predictions = weights if values is None else convergence(values)
@@ -91,7 +90,7 @@ def diagnose(posterior: Posterior) -> Diagnostics:
 
 @double_precision
 def problems(posterior: Posterior) -> tuple[list[str], list[str]]:
-    """What to warn about in a sampler's run, and what is worth a note; without `diagnose`'s cost."""
+    """What to warn about in a sampler's run, and what is worth a note."""
     values, what = _monitored(posterior)
     values = _some_weights(posterior) if values is None else values
     statistics = convergence(values, has_tail=False)
@@ -151,8 +150,8 @@ def _saturation(posterior: Posterior) -> str:
         return ""
     effect = "may be off" if algorithm.name == "nuts" else "are more correlated than they need be"
     return (
-        f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at {longest:.0f}"
-        f" gradients, the longest allowed. The draws {effect}; {remedy}."
+        f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at"
+        f" {longest:.0f} gradients, the longest allowed. The draws {effect}; {remedy}."
     )
 
 
@@ -169,8 +168,9 @@ def _bfmi(posterior: Posterior) -> np.ndarray:
     """E-BFMI of each chain; NaN without energies, and for chains that are too short."""
     energy = _energy(posterior)
     chains, num = posterior.trace["log_density"].shape
-    is_known = energy is not None and num >= MIN_DRAWS_FOR_BFMI
-    return bfmi(energy) if is_known else np.full(chains, np.nan)
+    if energy is None or num < MIN_DRAWS_FOR_BFMI:
+        return np.full(chains, np.nan)
+    return bfmi(energy)
 
 
 def _energy(posterior: Posterior) -> np.ndarray | None:
