@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
 import os
 import reprlib
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn, ParamSpec, TypeVar
@@ -75,8 +75,8 @@ def refuse(argument: str, value: object, must: str, remedy: str = "") -> NoRetur
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the first line outside this package that led here."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

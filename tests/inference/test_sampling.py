@@ -13,6 +13,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn.algorithms import mclmc
 from bayeslearn.algorithms import warmup as warming
+from bayeslearn.errors import ArgumentError
 from bayeslearn.results import convergence, diagnostics
 
 QUICK = {"num_warmup": 200, "num_samples": 200}
@@ -154,6 +155,14 @@ def test_truncated_densities_start_from_the_point_given(name):
     assert np.all(np.abs(draws.mean(axis=(0, 1)) - 1.0) < 5 / np.sqrt(ess) + 0.05)
     if name != "metropolis-hastings":
         assert any("trajectories diverged" in note for note in posterior.notes)
+
+
+def test_draws_beyond_memory_are_refused_with_their_size():
+    target = bl.Target.from_log_density(truncated, jnp.ones(2))
+    with pytest.raises(
+        ArgumentError, match="would take 8,000 GB of the .* GB here, got 1000000000"
+    ):
+        bl.fit(target, bl.NUTS(), seed=0, num_chains=10**9)
 
 
 def test_mams_accepts_at_its_target():
