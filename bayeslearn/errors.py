@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
 import os
 import reprlib
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn, ParamSpec, TypeVar
@@ -75,16 +75,18 @@ def refuse(argument: str, value: object, must: str, remedy: str = "") -> NoRetur
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the first line outside this package that led here."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
 
-def check_whole(argument: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number (of any integer type) of at least `least`."""
+def check_whole(argument: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number (of any integer type) between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         refuse(argument, value, f"be a whole number of at least {least}")
+    if most is not None and int(value) > most:
+        refuse(argument, value, f"be a whole number of at most {most}")
 
 
 def check_positive(

@@ -51,7 +51,7 @@ FACTS: dict[str, Facts] = {
     ),
     "hmc": Facts("draws", "1 to 128 gradients", "k x draws", "the reference, on small data"),
     "nuts": Facts(
-        "draws", "1 to 127 gradients", "k x draws", "the self-tuning reference, on small data"
+        "draws", "1 to 1023 gradients", "k x draws", "the self-tuning reference, on small data"
     ),
     "mclmc": Facts(
         "draws",

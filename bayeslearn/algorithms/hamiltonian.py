@@ -100,6 +100,8 @@ class HamiltonianSampler(Sampler):
         progress=("acceptance", "diverging"), counts=("diverging", "num_gradients")
     )
 
+    adaptation: ClassVar[warming.StepAdaptation] = warming.StepAdaptation()
+
     step_size: float = hyper(0.1, "initial leapfrog step size; warm-up adapts it", above=0)
     mass_matrix: str = hyper(
         "auto",
@@ -154,6 +156,7 @@ class HamiltonianSampler(Sampler):
             num_warmup=self.num_warmup,
             mass_matrix=self.metric_of(position.size),
             target_acceptance=self.target_acceptance,
+            adaptation=self.adaptation,
         )
         unravel = tree.unraveler(state.position)
         return HamiltonianState(

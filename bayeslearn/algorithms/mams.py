@@ -29,6 +29,7 @@ from bayeslearn.algorithms.microcanonical import (
     integrate,
     random_direction,
 )
+from bayeslearn.algorithms.warmup import StepAdaptation
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
@@ -50,6 +51,8 @@ class MAMS(HamiltonianSampler):
 
     name: ClassVar[str] = "mams"
     title: ClassVar[str] = "Metropolis-adjusted microcanonical sampling"
+
+    adaptation: ClassVar[StepAdaptation] = StepAdaptation(gamma=0.2, first_factor=2.0)
 
     mass_matrix: str = hyper("diagonal", "scales from warm-up", choices=("identity", "diagonal"))
     target_acceptance: float = hyper(0.9, "target of the step size adaptation", above=0, below=1)

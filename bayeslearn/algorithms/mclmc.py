@@ -7,12 +7,12 @@ There is no accept step: draws have a bias that grows with the energy error of a
 `energy_error` is the target of its mean square per dimension; the documentation has a table of the
 resulting bias of variances on Gaussians. `MAMS` is unbiased.
 
-Warm-up maintains a running estimate of E[dE^2] / (d eps^6), and sets eps so that the error is
-`first_energy_error` at the beginning and decays geometrically to `energy_error`: the large first
-steps move chains from the mode to the bulk. The scales s are the standard deviations of the
-positions in the third quarter of warm-up (`preconditioning="diagonal"`), or one. A step that is not
-finite, or whose error exceeds `max_energy_error`, is rejected: u is reversed, and the step size is
-limited in later steps.
+Warm-up maintains a running estimate of E[dE^2] / (d eps^6), in its last quarter the mean over all of
+that quarter, and sets eps so that the error is `first_energy_error` at the beginning and decays
+geometrically to `energy_error`: the large first steps move chains from the mode to the bulk. The
+scales s are the standard deviations of the positions in the third quarter of warm-up
+(`preconditioning="diagonal"`), or one. A step that is not finite, or whose error exceeds
+`max_energy_error`, is rejected: u is reversed, and the step size is limited in later steps.
 
 L (`trajectory_length`) is sqrt(d) by default.
 """
@@ -40,7 +40,7 @@ from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-MEMORY = 100.0  # steps over which errors are averaged in warm-up
+MEMORY = 100.0  # steps over which errors are averaged in the first three quarters of warm-up
 MAX_CHANGE = 1.1  # of the step size from one step to the next
 SHRINK = 0.8  # of the step size after a rejected step
 LIMIT_GROWTH = 1.01  # of the limit that a rejected step sets
@@ -176,7 +176,9 @@ class MCLMC(Sampler):
         done = state.count / self.num_warmup
         ratio = self.energy_error / self.first_energy_error
         aim = self.first_energy_error * ratio**done
-        eps, keep = state.step_size, 1.0 - 1.0 / MEMORY
+        # The last quarter counts in full: the mean of the errors is made by few large ones.
+        memory = MEMORY + jnp.maximum(state.count - 3 * self.num_warmup // 4, 0)
+        eps, keep = state.step_size, 1.0 - 1.0 / memory
         rate = keep * state.error_rate + (1.0 - keep) * square / eps**6
         weight = keep * state.error_weight + (1.0 - keep)
         rate, weight = tree.where(is_good, (rate, weight), (state.error_rate, state.error_weight))

@@ -13,6 +13,8 @@ from bayeslearn.inference.options import FitOptions
 from bayeslearn.models.priors.checks import check_gaussian, require_fixed_scale
 from bayeslearn.models.target import Target
 
+MAX_SEED = 2**63 - 1
+
 
 def check_algorithm(algorithm: Algorithm | str, argument: str = "algorithm") -> Algorithm:
     """An algorithm, from itself or from its name."""
@@ -46,7 +48,7 @@ def check_arguments(
     callback: Callback | None,
 ) -> None:
     """Refuse what can be refused by the arguments alone."""
-    check_whole("seed", seed, least=0)
+    check_whole("seed", seed, least=0, most=MAX_SEED)
     if algorithm.capabilities.is_sampler:
         remedies = {
             "num_steps": "Set num_warmup, num_samples and thin on the algorithm.",

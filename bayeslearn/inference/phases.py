@@ -76,10 +76,10 @@ def start_chains(
                 raise
             begin = None
             failures.append(chain)
-        if begin is not None and context.target.is_density:
-            if not bool(jnp.isfinite(log_joint(begin.target, begin.q.mean))):
-                begin = None
-                failures.append(chain)
+        is_checked = begin is not None and context.target.is_density
+        if is_checked and not bool(jnp.isfinite(log_joint(begin.target, begin.q.mean))):
+            begin = None
+            failures.append(chain)
         begins.append(begin)
     if not failures:
         return begins, []

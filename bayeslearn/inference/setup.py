@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
@@ -36,6 +37,7 @@ from bayeslearn.tree import Array, PyTree
 SCALE_WARNING = 1e4  # columns larger than this, or smaller than its inverse, deserve a warning
 MAX_WEIGHTS_FOR_STARTS = 10_000
 NUM_CHAINS = 4
+MAX_MEMORY = 2**40  # bytes, where the system does not say
 
 
 class Bound(NamedTuple):
@@ -118,6 +120,7 @@ def _chain_starts(request: Request, key: Array, target: Target, start: PyTree) -
     Chains that start around one mode cannot see that there are others.
     """
     num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
+    _check_draws(request.algorithm, num_chains, tree.size(start))
     draw = target.draw_start
     if request.init is not None or request.is_legacy:
         return [start]
@@ -127,6 +130,22 @@ def _chain_starts(request: Request, key: Array, target: Target, start: PyTree) -
     if target.data is None or target.frozen is not None:
         return [start]
     return further_starts(key, target, start, num_chains)
+
+
+def _check_draws(algorithm: Algorithm, num_chains: int, num_weights: int) -> None:
+    """Refuse draws that memory could not hold."""
+    gigabytes = 8e-9 * num_chains * num_weights * getattr(algorithm, "num_samples", 1)
+    available = 1e-9 * MAX_MEMORY
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not on this system
+        available = 1e-9 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if gigabytes > available:
+        refuse(
+            "num_chains",
+            num_chains,
+            f"leave draws that fit in memory: they would take {gigabytes:,.0f} GB of the"
+            f" {available:,.0f} GB here",
+            "Fewer chains or `num_samples`, or a larger `thin`.",
+        )
 
 
 def _check_composite(request: Request, algorithm: Composite, target: Target) -> None:

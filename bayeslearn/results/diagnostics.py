@@ -81,7 +81,6 @@ def diagnose(posterior: Posterior) -> Diagnostics:
             "These draws are not of chains: they were reweighted by an update (see"
             " posterior.notes), or kept along a run of minibatches."
         )
-    chains, num = posterior.trace["log_density"].shape
     weights = convergence(_some_weights(posterior))
     values, what = _monitored(posterior)
     predictions = weights if values is None else convergence(values)
@@ -94,7 +93,7 @@ def diagnose(posterior: Posterior) -> Diagnostics:
 
 @double_precision
 def problems(posterior: Posterior) -> tuple[list[str], list[str]]:
-    """What to warn about in a sampler's run, and what is worth a note; without `diagnose`'s cost."""
+    """What to warn about in a sampler's run, and what is worth a note."""
     values, what = _monitored(posterior)
     values = _some_weights(posterior) if values is None else values
     statistics = convergence(values, has_tail=False)
@@ -107,7 +106,7 @@ def _problems(
     """Warnings and notes."""
     name = posterior.algorithm.name
     chains, num = posterior.trace["log_density"].shape
-    found = [_saturation(posterior), _low_bfmi(name, _bfmi(posterior))]
+    found = [_low_bfmi(name, _bfmi(posterior))]
     if not posterior.algorithm.capabilities.is_composite:  # whose chains stay in modes of their own
         mixing = _not_mixed(name, what, statistics, chains, num)
         if not mixing and not posterior.target.is_density and rhat_density > MAX_RHAT:
@@ -115,8 +114,12 @@ def _problems(
         found.insert(0, mixing)
     warnings = [text for text in found if text]
     diverging, is_many = _divergences(posterior)
+    warnings += [diverging] if is_many else []
     notes = [diverging] if diverging and not is_many else []
-    return warnings + ([diverging] if is_many else []), notes
+    saturated = _saturation(posterior)
+    if saturated:  # of NUTS it overrules the criterion, elsewhere it costs effective draws alone
+        (warnings if name == "nuts" else notes).append(saturated)
+    return warnings, notes
 
 
 def _rhat_log_density(posterior: Posterior) -> float:
@@ -148,9 +151,10 @@ def _saturation(posterior: Posterior) -> str:
     fraction = float(np.mean(numbers >= longest * algorithm.thin))
     if fraction <= MAX_SATURATED:
         return ""
+    effect = "may be off" if algorithm.name == "nuts" else "are more correlated than they need be"
     return (
-        f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at {longest:.0f}"
-        f" gradients, the longest allowed. Draws are correlated and may be off; {remedy}."
+        f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at"
+        f" {longest:.0f} gradients, the longest allowed. The draws {effect}; {remedy}."
     )
 
 
@@ -167,8 +171,9 @@ def _bfmi(posterior: Posterior) -> np.ndarray:
     """E-BFMI of each chain; NaN without energies, and for chains that are too short."""
     energy = _energy(posterior)
     chains, num = posterior.trace["log_density"].shape
-    is_known = energy is not None and num >= MIN_DRAWS_FOR_BFMI
-    return bfmi(energy) if is_known else np.full(chains, np.nan)
+    if energy is None or num < MIN_DRAWS_FOR_BFMI:
+        return np.full(chains, np.nan)
+    return bfmi(energy)
 
 
 def _energy(posterior: Posterior) -> np.ndarray | None:

@@ -101,6 +101,7 @@ AT_ONCE = {
     "flag for a count": (options(num_steps=True), "`num_steps` must be .*, got True"),
     "negative batch": (options(batch_size=-1), "`batch_size` must be .*at least 1, got -1"),
     "negative seed": (options(seed=-1), "`seed` must be .*at least 0, got -1"),
+    "large seed": (options(seed=2**64), "`seed` must be .*at most 9223372036854775807, got 1844"),
     "seed of the wrong type": (options(seed="0"), "`seed` must be a whole number.*got '0'"),
     "steps for a sampler": (
         options(algorithm="hmc", num_steps=100),
@@ -267,7 +268,8 @@ def test_a_numpy_batch_size_larger_than_the_data():
         (lambda: bl.networks.MLP([5, 0]), r"`hidden` must be positive layer sizes.*got \[5, 0\]"),
         (lambda: bl.networks.MLP([5], "tahn"), "`activation` must be .*, got 'tahn'"),
         (lambda: bl.HMC(step_size=-1.0), r"`step_size` must be greater than 0, got -1\.0"),
-        (lambda: bl.HMC(mass_matrix="full"), "`mass_matrix` must be one of 'identity', .*'full'"),
+        (lambda: bl.HMC(mass_matrix="full"), "`mass_matrix` must be one of 'auto', .*'full'"),
+        (lambda: bl.NUTS(max_doublings=60), "`max_doublings` must be at most 20, got 60"),
         (lambda: bl.HMC(num_samples=0), "`num_samples` must be at least 1, got 0"),
         (lambda: bl.MAP(learning_rate="fast"), "`learning_rate` must be a number, got 'fast'"),
         (lambda: bl.FitOptions(patience=0), "`patience` must be .*got 0"),

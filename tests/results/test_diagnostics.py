@@ -23,7 +23,7 @@ def chains(shift=0.0):
 
 def warning_of(values):
     stats = diagnostics.convergence(values)
-    return diagnostics._warning("hmc", "predictions", stats, *np.shape(values)[:2])
+    return diagnostics._not_mixed("hmc", "predictions", stats, *np.shape(values)[:2])
 
 
 def test_independent_draws_are_worth_themselves():
