@@ -139,8 +139,8 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import Laplace as Laplace
     from bayeslearn.algorithms import MCDropout as MCDropout
     from bayeslearn.algorithms import MetropolisHastings as MetropolisHastings
-    from bayeslearn.algorithms import NoisyKFAC as NoisyKFAC
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
+    from bayeslearn.algorithms import NoisyKFAC as NoisyKFAC
     from bayeslearn.algorithms import Vadam as Vadam
     from bayeslearn.data import sources as sources
     from bayeslearn.errors import ArgumentError as ArgumentError

@@ -82,7 +82,10 @@ FACTS: dict[str, Facts] = {
     "mgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, on the covariance"),
     "emgvb": Facts(_ANY, _DRAWS, _MATRIX, "correlated weights, the first to try"),
     "laplace": Facts(
-        f"{_ANY} at the mode, or Kronecker-factored", "1 curvature matrix, once", _MATRIX, "quick error bars after MAP"
+        f"{_ANY} at the mode, or Kronecker-factored",
+        "1 curvature matrix, once",
+        _MATRIX,
+        "quick error bars after MAP",
     ),
     "conjugate": Facts("exact", "1 k x k solve, once", "k^2", "a linear model, exactly"),
 }

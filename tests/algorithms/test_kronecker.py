@@ -1,4 +1,4 @@
-"""Laplace with Kronecker factors: exact where they are, its predictions in closed form, mixtures."""
+"""Laplace with Kronecker factors, its predictions in closed form, and mixtures of Laplaces."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def test_members_of_an_ensemble_predict_linearised():
     assert np.all(np.abs(predictive.mean - means.mean(axis=0)) < 4 * np.sqrt(2) * error)
     np.testing.assert_allclose(predictive.epistemic, epistemic, rtol=4 * np.sqrt(2 * 2 / 2000))
     # The network itself at these draws would be several times as unsure among the data.
-    sampled = bl.Ensemble(num_members=2, member=bl.Laplace(covariance="block", predictive="sampled"))
+    sampled = bl.Ensemble(
+        num_members=2, member=bl.Laplace(covariance="block", predictive="sampled")
+    )
     draws = sampled.predictive_draws(mixture.target, mixture.family, jax.random.key(2), 500, x)
     assert draws[0] is mixture.target
 
