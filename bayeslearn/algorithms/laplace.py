@@ -200,13 +200,15 @@ class Laplace(ModeStart):
         return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts)
 
     def _kronecker(self, key: Array, target: Target, params: PyTree) -> KroneckerGaussian:
-        found = over_rows(
-            target, lambda b: kronecker.factors(key, target, params, b, self.curvature)
-        )
+        def factors(batch: Batch | None) -> kronecker.Factors:
+            assert batch is not None
+            return kronecker.factors(key, target, params, batch, self.curvature)
+
+        pairs, squares = over_rows(target, factors)
         layers = kronecker.layers_of(target, params)
         assert target.prior is not None
         _, prec = target.prior.broadcast(tree.double(params))
-        return KroneckerGaussian.from_factors(params, layers, *found, prec, target.num_data)
+        return KroneckerGaussian.from_factors(params, layers, pairs, squares, prec, target.num_data)
 
     def init(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
         """The whole approximation, after learned prior scales were fitted."""

@@ -95,7 +95,8 @@ def _by_chunks(target: Target, q: KroneckerGaussian, x: PyTree) -> tuple[Array, 
     for start in range(0, rows, size):
         chosen = jnp.minimum(jnp.arange(start, start + size), rows - 1)
         found = _mean_and_factor(target, q, jax.tree.map(lambda leaf, c=chosen: leaf[c], x))
-        parts.append(jax.tree.map(lambda a, n=min(size, rows - start): a[:n], found))
+        num_here = min(size, rows - start)
+        parts.append(jax.tree.map(lambda a, n=num_here: a[:n], found))
     means, factors = zip(*parts, strict=True)
     return jnp.concatenate(means), jnp.concatenate(factors)
 

@@ -19,7 +19,7 @@ Differs from the paper: N A (x) S + P is inverted exactly, in the basis of `fami
 where the paper splits P as damping between the two factors; the learned noise scale and leaves
 without factors have the diagonal of VOGN.
 
-It is no option of VOGN: state, update and q have nothing in common but the momentum.
+State, update and q have nothing in common with VOGN's but the momentum; hence a method by itself.
 """
 
 from __future__ import annotations

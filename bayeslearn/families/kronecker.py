@@ -115,7 +115,7 @@ class KroneckerGaussian(Gaussian):
         mean: PyTree,
         layers: Iterable[Layer],
         factors: Iterable[tuple[Array, Array]],
-        squares: Leaves,
+        squares: Sequence[Array],
         prior_prec: PyTree,
         num_data: Array | float,
     ) -> KroneckerGaussian:
@@ -131,13 +131,10 @@ class KroneckerGaussian(Gaussian):
             left, l_a = whitened_basis(a, of_inputs)
             right, l_s = whitened_basis(s, of_outputs)
             parts.append((left, right, jax.lax.rsqrt(num_data * jnp.outer(l_a, l_s) + 1.0)))
-        left, right, scale = zip(*parts, strict=True) if parts else ((), (), ())
-        alone = _alone(layers, len(precs))
-        rest = [
-            jax.lax.rsqrt(num_data * h.astype(precs[i].dtype) + precs[i])
-            for i, h in zip(alone, squares, strict=True)
-        ]
-        return cls(mean, left, right, scale, tuple(rest), layers)
+        lefts, rights, scales = (tuple(part[i] for part in parts) for i in range(3))
+        pairs = zip(squares, _alone(layers, len(precs)), strict=True)
+        rest = tuple(jax.lax.rsqrt(num_data * h + precs[i]) for h, i in pairs)
+        return cls(mean, lefts, rights, scales, rest, layers)
 
     @property
     def alone(self) -> tuple[int, ...]:
@@ -157,7 +154,8 @@ class KroneckerGaussian(Gaussian):
         leaves = jax.tree.leaves(tree.double(values))
         return [layer.matrix(leaves) for layer in self.layers], [leaves[i] for i in self.alone]
 
-    def _factors(self) -> Iterable[tuple[Array, Array, Array]]:
+    def bases(self) -> Iterable[tuple[Array, Array, Array]]:
+        """L, R and the scale of each layer."""
         return zip(self.left, self.right, self.scale, strict=True)
 
     @property
@@ -165,7 +163,7 @@ class KroneckerGaussian(Gaussian):
     def std(self) -> PyTree:
         """Standard deviation of each weight."""
         variances = [
-            _sandwich(left**2, scale**2, right**2) for left, right, scale in self._factors()
+            _sandwich(left**2, scale**2, right**2) for left, right, scale in self.bases()
         ]
         return self._join(map(jnp.sqrt, variances), self.rest)
 
@@ -214,7 +212,7 @@ class KroneckerGaussian(Gaussian):
         matrices, others = self._parts(noise)
         moved = [
             _sandwich(left, scale * e, right)
-            for e, (left, right, scale) in zip(matrices, self._factors(), strict=True)
+            for e, (left, right, scale) in zip(matrices, self.bases(), strict=True)
         ]
         return self._join(moved, [s * e for s, e in zip(self.rest, others, strict=True)])
 
@@ -230,7 +228,7 @@ class KroneckerGaussian(Gaussian):
         matrices, others = self._parts(gradient)
         moved = [
             scale * _sandwich(left.T, g, right.T)
-            for g, (left, right, scale) in zip(matrices, self._factors(), strict=True)
+            for g, (left, right, scale) in zip(matrices, self.bases(), strict=True)
         ]
         return self._join(moved, [s * g for s, g in zip(self.rest, others, strict=True)])
 
@@ -244,7 +242,7 @@ class KroneckerGaussian(Gaussian):
     def log_det(self) -> Array:
         """log|det C|, half the log-determinant of the covariance."""
         found = tree.total([jnp.log(std) for std in self.rest])
-        for left, right, scale in self._factors():
+        for left, right, scale in self.bases():
             found = found + jnp.sum(jnp.log(scale))
             found = found + len(right) * _log_abs_det(left) + len(left) * _log_abs_det(right)
         return found
@@ -257,7 +255,7 @@ class KroneckerGaussian(Gaussian):
         )
         z = [
             _solve(left, _solve(right, w.T).T) / scale
-            for w, (left, right, scale) in zip(matrices, self._factors(), strict=True)
+            for w, (left, right, scale) in zip(matrices, self.bases(), strict=True)
         ]
         z += [w / std for w, std in zip(others, self.rest, strict=True)]
         square, k = tree.total([jnp.square(part) for part in z]), tree.size(self.mean)
@@ -293,7 +291,7 @@ class KroneckerGaussian(Gaussian):
         shift = other.log_prob(self.mean) - other.log_prob(other.mean)
         traces = []
         for (left, right, scale), (left0, right0, scale0) in zip(
-            self._factors(), other._factors(), strict=True
+            self.bases(), other.bases(), strict=True
         ):
             x, y = _solve(left0, _dense(left)), _solve(right0, _dense(right))
             traces.append(_sandwich(x**2, scale**2, y**2) / scale0**2)

@@ -107,7 +107,8 @@ class Recorded:
         is_table = jnp.issubdtype(x.dtype, jnp.integer)
         weight = weight / positions
 
-        def of_rows(arguments: tuple[Array], weight: Array) -> Array:
+        def of_rows(arguments: tuple[Array], weight: Array | None) -> Array:
+            assert weight is not None
             a = jax.vmap(make)(arguments[0])
             if is_table:
                 counts = jnp.broadcast_to(weight[:, None], a.shape)

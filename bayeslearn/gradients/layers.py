@@ -142,8 +142,8 @@ def _bias_after(block: sites.Block, site: sites.Site, leaves: list[Array]) -> in
         return None
     (path,) = paths
     with jax.ensure_compile_time_eval():
-        added = sites.apply_broadcasts(path, jnp.asarray(_entries(path, leaves[path.leaf])))
-        added = np.asarray(added)
+        numbers = jnp.asarray(_entries(path, leaves[path.leaf]))
+        added = np.asarray(sites.apply_broadcasts(path, numbers))
     is_same = leaves[path.leaf].size == channels.max() + 1 and added.ndim == channels.ndim
     if not is_same or not np.array_equal(np.broadcast_to(added, channels.shape), channels):
         return None
@@ -163,6 +163,6 @@ def _channels(site: sites.Site) -> np.ndarray:
         is_first = eqn.primitive.name == "dot_general" and eqn.invars[0] is var
         axes = list(range(number) if is_first else range(len(shape) - number, len(shape)))
     sizes = [shape[i] for i in axes]
-    spread = [shape[i] if i in axes else 1 for i in range(len(shape))]
-    numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(spread)
+    kept = [shape[i] if i in axes else 1 for i in range(len(shape))]
+    numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(kept)
     return np.broadcast_to(numbers, shape)

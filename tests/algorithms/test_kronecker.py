@@ -1,4 +1,4 @@
-"""Laplace with Kronecker factors: exact where they are, its predictions in closed form, mixtures."""
+"""Laplace with Kronecker factors, its predictions in closed form, and mixtures of Laplaces."""
 
 from __future__ import annotations
 

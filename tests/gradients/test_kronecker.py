@@ -83,7 +83,9 @@ def attention(key=None):
         shapes = {"table": (5, 4), "place": (3, 4), "query": (4, 2, 2), "value": (4, 4)}
         shapes |= {"bias": (4,), "gain": (4,), "out": (4, num_outputs), "tied": (4, 4)}
         keys = jax.random.split(key, len(shapes))
-        return {n: 0.5 * jax.random.normal(k, s) for (n, s), k in zip(shapes.items(), keys)}
+        return {
+            n: 0.5 * jax.random.normal(k, s) for (n, s), k in zip(shapes.items(), keys, strict=True)
+        }
 
     def apply(p, words):
         x = p["table"][words] + p["place"]

@@ -1,15 +1,15 @@
-"""Which methods doubt where there are no data? A curve with a gap, and two moons.
+"""Which methods are uncertain where there are no data? A curve with a gap, and two moons.
 
-    python benchmarks/doubt.py run [--methods map vogn ...] [--seeds 0 1 2]
-    python benchmarks/doubt.py table
+    python benchmarks/away_from_data.py run [--methods map vogn ...] [--seeds 0 1 2]
+    python benchmarks/away_from_data.py table
 
 The curve: 80 rows of sin(2 x) with noise 0.2 at x in [-2, -0.6] and [0.6, 2]; the mean standard
-deviation of the function among the data, in the middle of the gap and at |x| in [3, 4], and how much
-of the true curve in the gap is inside 90 % intervals for it (the function, not an observation). Two
-moons: 200 rows with noise 0.15; accuracy and log-likelihood on 1,000 more, the mean confidence
+deviation of the function among the data, in the middle of the gap and at |x| in [3, 4], and how
+much of the true curve in the gap is inside 90 % intervals for it (the function's).
+Two moons: 200 rows with noise 0.15; accuracy and log-likelihood on 1,000 more, the mean confidence
 there and on points at least 2 away from all rows, and the AUROC with which mutual information
 tells those from the new rows. One hidden layer of 30 tanh units, N(0, 1) priors, learned noise,
-defaults throughout. One JSON file per cell in benchmarks/results/doubt; one that is there is not
+defaults throughout. One JSON file per cell in benchmarks/results/away_from_data; one that is there is not
 run again. `gaps.py` has real tables.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from faithfulness import write_cell
 from scipy.stats import rankdata
 
-RESULTS = Path(__file__).parent / "results" / "doubt"
+RESULTS = Path(__file__).parent / "results" / "away_from_data"
 LAST = {"bayesian": "layers.1.*"}
 
 
@@ -107,8 +107,8 @@ def on_moons(method: str, seed: int) -> dict:
     nearest = np.min(np.linalg.norm(far[:, None] - data[0][None], axis=2), axis=1)
     far = far[nearest > 2.0][:1000]
     here, there = posterior.predict(x), posterior.predict(far)
-    doubt = np.concatenate([there.epistemic, here.epistemic])
-    rank = rankdata(doubt)[: len(far)] - 1.0  # equal doubt shares its ranks
+    scores = np.concatenate([there.epistemic, here.epistemic])
+    rank = rankdata(scores)[: len(far)] - 1.0  # equal scores share their ranks
     return {
         "accuracy": float(np.mean(np.argmax(here.probs, axis=1) == y)),
         "log_likelihood": float(np.mean(here.log_prob(y))),
