@@ -6,8 +6,8 @@ import json
 
 import click
 
+from bayeslearn.cache import use_compilation_cache
 from bayeslearn.cli import flags, inputs, runs
-from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output
 from bayeslearn.errors import refuse
 from bayeslearn.tabular.json_values import JSON
