@@ -71,6 +71,7 @@ _HOMES = {
     "Interrupted": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
     "load": "bayeslearn.results.posterior",
+    "use_compilation_cache": "bayeslearn.cache",
     "BayesianNNClassifier": "bayeslearn.tabular.classifier",
     "BayesianNNRegressor": "bayeslearn.tabular.regressor",
     "Comparison": "bayeslearn.tabular.compare.result",
@@ -147,6 +148,7 @@ if TYPE_CHECKING:
     from bayeslearn.algorithms import NaturalGradient as NaturalGradient
     from bayeslearn.algorithms import NoisyKFAC as NoisyKFAC
     from bayeslearn.algorithms import Vadam as Vadam
+    from bayeslearn.cache import use_compilation_cache as use_compilation_cache
     from bayeslearn.data import sources as sources
     from bayeslearn.errors import ArgumentError as ArgumentError
     from bayeslearn.errors import BayesLearnError as BayesLearnError

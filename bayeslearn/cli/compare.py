@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from bayeslearn.cache import use_compilation_cache
 from bayeslearn.cli import flags, inputs, runs
-from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output, typed_command
 from bayeslearn.tabular.json_values import JSON
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 import numpy as np
 
+from bayeslearn.cache import use_compilation_cache
 from bayeslearn.cli import flags, inputs, runs
-from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output, number, typed_command, write_scores
 from bayeslearn.cli.settings import WithSettings
 from bayeslearn.errors import Shown, refuse

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from bayeslearn.cache import use_compilation_cache
 from bayeslearn.cli import flags, inputs, runs
-from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output
 from bayeslearn.cli.safe_text import without_formulas
 from bayeslearn.errors import refuse

@@ -113,7 +113,7 @@ def make_plan(function: Callable[..., Array], params: PyTree, rows: PyTree) -> P
     num_leaves = len(leaves)
     is_row = [False] * num_leaves + [True] * (len(closed.jaxpr.invars) - num_leaves)
     is_leaf = [True] * num_leaves + [False] * (len(is_row) - num_leaves)
-    inlined = _inline(closed, is_row, is_leaf)
+    inlined = inline(closed, is_row, is_leaf)
     analysis = _Analysis()
     paths = {var: Path(i) for i, var in enumerate(inlined.invars[:num_leaves])}
     block = analysis.block(inlined, set(inlined.invars[num_leaves:]), paths, ())
@@ -192,7 +192,7 @@ class _Analysis:
         for i, v in enumerate(eqn.invars):
             if i >= num_consts and is_variable(v) and v in paths and v not in rows:
                 self.fallbacks.add(paths[v].leaf)
-        inlined = _inline(body, is_row, is_path)
+        inlined = inline(body, is_row, is_path)
         inside = {
             inner: paths[cast("Var", outer)]
             for inner, outer, found in zip(inlined.invars, eqn.invars, is_path, strict=True)
@@ -276,7 +276,7 @@ def _extended(eqn: Eqn, entering: dict[Var, Path]) -> Path | None:
     return path._replace(broadcasts=(*path.broadcasts, eqn))
 
 
-def _inline(closed: core.ClosedJaxpr, is_row: Sequence[bool], is_leaf: Sequence[bool]) -> Inlined:
+def inline(closed: core.ClosedJaxpr, is_row: Sequence[bool], is_leaf: Sequence[bool]) -> Inlined:
     """The jaxpr with calls that take leaves inlined, without equations that are not used."""
     made = jax.make_jaxpr(lambda *values: _evaluate(closed, values, is_row, is_leaf)[0])(
         *(jax.ShapeDtypeStruct(aval(v).shape, aval(v).dtype) for v in closed.jaxpr.invars)

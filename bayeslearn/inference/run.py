@@ -14,6 +14,7 @@ from bayeslearn import forking, tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.joint import Joint
+from bayeslearn.algorithms.mc_dropout import MCDropout
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.processes import is_first, map_collective_errors
@@ -21,6 +22,7 @@ from bayeslearn.families.base import Family
 from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
+from bayeslearn.inference.features import with_features
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, RunOutcome, StartingPoint, optimize
 from bayeslearn.inference.options import Phase
@@ -96,6 +98,18 @@ def infer(request: Request) -> RunResult:
         return _run_phases(context, request, bound, began)
 
 
+def _with_features(context: RunContext, algorithm: Algorithm, start: PyTree) -> RunContext:
+    """The context on features of the frozen body, where rows are in memory and on one device."""
+    is_masked = isinstance(algorithm, MCDropout)  # its masks are on the layers of the network
+    if context.stream is not None or context.layout is not None or is_masked:
+        return context
+    found = with_features(context.target, start, context.validation)
+    if found is None:
+        return context
+    target, validation = found
+    return dataclasses.replace(context, target=target, validation=validation, host_rows=target.data)
+
+
 class _Finished(NamedTuple):
     """What the phases of a run came to."""
 
@@ -119,6 +133,9 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
         if total is not None and model.frozen != "given":
             total -= steps or 0
     algorithm = request.algorithm.for_network(tree.size(starts[0]))
+    whole = context.target  # before its frozen body is replaced by its features
+    if model is None or model.frozen != "joint":
+        context = _with_features(context, algorithm, starts[0])
     if model is not None and model.frozen == "joint":
         algorithm = Joint(algorithm)
     if isinstance(algorithm, Composite):
@@ -126,9 +143,10 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
     else:
         done = _run_single(context, request, bound, algorithm, starts, total)
     outcome = done.outcome
-    target = dataclasses.replace(
-        context.target_on_host(outcome.target), microbatch=None, remat=False
-    )
+    target = context.target_on_host(outcome.target)
+    if context.target.network is not whole.network:
+        target = dataclasses.replace(target, network=whole.network, data=whole.data)
+    target = dataclasses.replace(target, microbatch=None, remat=False)
     if request.options.merge_rows and not target.is_density:
         target = target.with_data(bound.given_rows)
     checkpointer, stream = context.checkpointer, context.stream

@@ -12,6 +12,7 @@ probabilities = epistemic (mutual information) + aleatoric (mean entropy), in na
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -53,7 +54,10 @@ class Predictive(PredictiveBase):
 
     def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
         # Without the training rows, whose number would have it compiled anew.
-        self._target, self._draws, self._x = target.to_predict().with_data(None), draws, x
+        target = dataclasses.replace(target.to_predict().with_data(None), by_layer=True)
+        self._target, self._draws = target, draws
+        # On the host: cutting chunks of an array on the device would compile for each length.
+        self._x = jax.tree.map(np.asarray, x)
         self._layout = layout
         if layout is not None:
             self._target, self._draws = layout.put((self._target, draws))
@@ -174,7 +178,7 @@ class Predictive(PredictiveBase):
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
             chosen = np.minimum(np.arange(start, start + size), self.num_rows - 1)
-            arrays = jax.tree.map(lambda leaf, c=chosen: leaf[c], (self._x, *more))
+            arrays = jax.tree.map(lambda leaf, c=chosen: np.asarray(leaf)[c], (self._x, *more))
             yield rows, *(arrays if self._layout is None else self._layout.put_rows(arrays))
 
     def _at_once(self, x: PyTree, num: int) -> int:

@@ -20,8 +20,9 @@ from click.shell_completion import BashComplete
 from command_line import QUICK, run, run_json
 
 import bayeslearn as bl
+from bayeslearn import cache
 from bayeslearn.algorithms.facts import FACTS, needs
-from bayeslearn.cli import app, cache, inputs, runs, settings
+from bayeslearn.cli import app, inputs, runs, settings
 from bayeslearn.storage import sealed
 from bayeslearn.tabular import encoding, files, persistence
 

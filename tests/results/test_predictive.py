@@ -225,6 +225,21 @@ def test_the_same_shapes_do_not_compile_again(one, compiles):
     assert not seen, seen
 
 
+def test_another_number_of_rows_does_not_compile_again(one, compiles):
+    """Chunks have few sizes, and are cut on the host."""
+    p = one.predictive
+
+    def ask(num_rows):
+        fresh = bl.Predictive(p._target, p._draws, np.resize(p._x, (num_rows, *p._x.shape[1:])))
+        return fresh.std, fresh.log_prob(np.zeros(num_rows))
+
+    ask(60)
+    with compiles() as seen:
+        ask(50)
+        ask(33)
+    assert not seen, seen
+
+
 def test_one_row_is_like_the_same_row_among_many(one):
     p = one.predictive
     alone = bl.Predictive(p._target, p._draws, p._x[4:5])
