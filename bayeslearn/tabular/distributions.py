@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bayeslearn.algorithms.map import MAP
 from bayeslearn.errors import refuse
 from bayeslearn.predictive_base import PredictiveBase
 
 QUANTILES = (0.05, 0.5, 0.95)
+
+
+class Uncertainty(NamedTuple):
+    """Epistemic and aleatoric uncertainty.
+
+    Regression: standard deviations in units of y, whose squares add up to that of `return_std`.
+    Classification: mutual information and mean entropy, in nats.
+    """
+
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+
+
+def can_update(estimator: Any) -> bool:
+    """Whether `partial_fit` is available; raises the AttributeError that says why not."""
+    if estimator.method == MAP.name or isinstance(estimator.method, MAP):
+        raise AttributeError(
+            'partial_fit needs a posterior to update, and method="map" gives a point.'
+        )
+    return True
 
 
 class DistributionMethods:

@@ -17,14 +17,9 @@ from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from bayeslearn.models.likelihoods.student import StudentT
 from bayeslearn.tabular import target_types
-from bayeslearn.tabular.base import (
-    BayesianNN,
-    Callback,
-    Uncertainty,
-    can_update,
-)
+from bayeslearn.tabular.base import BayesianNN, Callback
 from bayeslearn.tabular.candidates import NOISES, Noise
-from bayeslearn.tabular.distributions import RegressionMethods
+from bayeslearn.tabular.distributions import RegressionMethods, Uncertainty, can_update
 from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
