@@ -43,6 +43,7 @@ from bayeslearn.tabular.calibrating import (
     check_calibration,
     cross_calibrate,
     resolve,
+    warnings_of,
 )
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
@@ -168,7 +169,12 @@ class BayesianNN(TableInputs, StoredEstimator):
         )
         self.posterior_ = dataclasses.replace(
             posterior,
-            notes=(*posterior.notes, *self.column_notes_, *self._notes(rows.y)),
+            notes=(
+                *posterior.notes,
+                *self.column_notes_,
+                *self._notes(rows.y),
+                *warnings_of(how, keys),
+            ),
             wall_time=posterior.wall_time + seconds,
         )
         if selection is not None:
@@ -388,10 +394,3 @@ class BayesianNN(TableInputs, StoredEstimator):
         """y checked and encoded as `predictive(X)` takes it: numbers, or indices of classes."""
         check_is_fitted(self, "posterior_")
         return self._read(X, y, first=False)[1]
-
-    def _sample(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
-        """(n_samples, rows, ...)"""
-        predictive = self.predictive(X)
-        check_whole("n_samples", n_samples, least=1)
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        return predictive.sample(seed, int(n_samples))

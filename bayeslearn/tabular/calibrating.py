@@ -51,6 +51,16 @@ def resolve(method: str | None, task: str, num_rows: int, keys: Keys | None) -> 
     return method
 
 
+def warnings_of(method: str | None, keys: Keys | None) -> tuple[str, ...]:
+    """What to say of calibration on rows in order of time."""
+    if method is None or keys is None or not keys.is_time:
+        return ()
+    return (
+        "Calibrated on the latest rows: rows in order of time are not exchangeable with those that"
+        " follow, and the guarantee of coverage does not hold.",
+    )
+
+
 def calibrated(
     posterior: Posterior, predictive: PredictiveBase, aside: Rows, method: str
 ) -> Posterior:
