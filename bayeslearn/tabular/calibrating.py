@@ -111,8 +111,8 @@ def cross_calibrate(
     for k in range(int(fold.max()) + 1):
         posterior = fit(table.take(np.flatnonzero(fold != k)))
         own = np.flatnonzero(fold == k)
-        held = rows.take(own)
-        scores[own] = scores_of(predict(posterior, np.asarray(held.x)), held.y)
+        scored = rows.take(own)
+        scores[own] = scores_of(predict(posterior, np.asarray(scored.x)), scored.y)
         assert posterior.scaling is not None
         members.append(
             {

@@ -167,11 +167,11 @@ class Schema:
             new = self._categories(table, column, values, notify)
         elif column.cycles is not None:
             days = dates_of(table, column.name, values)
-            new = dates.features(column.name, _filled(days, column, values), column.cycles)
+            new = dates.features(column.name, _imputed(days, column, values), column.cycles)
         else:
             check_numbers(table, column.name, values, problems)
             check_unit(table, column.name, column.unit, values)
-            new = {column.name: _filled(values.numbers, column, values)}
+            new = {column.name: _imputed(values.numbers, column, values)}
         if column.has_indicator:
             new[column.name + MISSING_SUFFIX] = values.is_missing.astype(np.float64)
         return new
@@ -196,7 +196,7 @@ class Schema:
         return {f"{column.name}={name}": codes == i for i, name in enumerate(known)}
 
 
-def _filled(numbers: np.ndarray, column: Column, values: ColumnValues) -> np.ndarray:
+def _imputed(numbers: np.ndarray, column: Column, values: ColumnValues) -> np.ndarray:
     return np.where(values.is_missing, column.fill or 0.0, numbers)
 
 

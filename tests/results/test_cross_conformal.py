@@ -36,8 +36,8 @@ def ridge(x, y, x_new, noise):
     """Bayesian linear regression with a N(0, 1) prior and a known noise: moments at x_new."""
     prec = np.eye(x.shape[1]) + x.T @ x / noise**2
     mean = np.linalg.solve(prec, x.T @ y) / noise**2
-    spread = np.sum(x_new * np.linalg.solve(prec, x_new.T).T, axis=1)
-    return Gaussian(x_new @ mean, np.sqrt(spread + noise**2))
+    variance = np.sum(x_new * np.linalg.solve(prec, x_new.T).T, axis=1)
+    return Gaussian(x_new @ mean, np.sqrt(variance + noise**2))
 
 
 def cross(x, y, x_new, folds, noise):
@@ -46,8 +46,8 @@ def cross(x, y, x_new, folds, noise):
     parts = []
     for k in range(folds):
         own = fold == k
-        held = ridge(x[~own], y[~own], x[own], noise)
-        scores[own, 0] = np.abs(y[own] - held.mean) / held.std
+        outside = ridge(x[~own], y[~own], x[own], noise)
+        scores[own, 0] = np.abs(y[own] - outside.mean) / outside.std
         parts.append(ridge(x[~own], y[~own], x_new, noise))
     inner = ridge(x, y, x_new, noise)
     return inner, CrossConformalPredictive(inner, parts, fold, scores, np.ones(len(y)))
@@ -84,9 +84,9 @@ def test_the_definition_row_by_row():
         ends = []
         for i in range(23):
             others = np.arange(23) != i
-            held = ridge(x[others], y[others], x[i : i + 1], 1.0)
+            outside = ridge(x[others], y[others], x[i : i + 1], 1.0)
             new = ridge(x[others], y[others], x_new[j : j + 1], 1.0)
-            half = abs(y[i] - held.mean[0]) / held.std[0] * new.std[0]
+            half = abs(y[i] - outside.mean[0]) / outside.std[0] * new.std[0]
             ends.append((new.mean[0] - half, new.mean[0] + half))
         low, high = np.sort(np.array(ends), axis=0).T
         place = int(np.ceil(0.8 * 24))
