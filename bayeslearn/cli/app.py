@@ -12,6 +12,7 @@ import click
 
 import bayeslearn as bl
 from bayeslearn.cli.algorithms import algorithms
+from bayeslearn.cli.calibrate import calibrate
 from bayeslearn.cli.compare import compare, demo
 from bayeslearn.cli.fit import fit
 from bayeslearn.cli.predict import predict
@@ -97,5 +98,5 @@ def main(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (fit, predict, compare, report, algorithms, demo):
+for command in (fit, predict, calibrate, compare, report, algorithms, demo):
     main.add_command(command)

@@ -58,7 +58,7 @@ def read_new_rows(
     for note in raw.notes:
         output.note(note)
     known = {column.name for column in schema.columns}
-    extra = [name for name in raw.names if name not in known]
+    extra = [name for name in raw.names if name not in known | {schema.target}]
     if extra:
         plural = "s" if len(extra) > 1 else ""
         output.note(f"Not used: the column{plural} {join_names(extra)}.")

@@ -44,6 +44,7 @@ from bayeslearn.results.calibration_maps import (
     isotonic_of_classes,
     isotonic_of_pit,
 )
+from bayeslearn.results.drift import warn_of_drift
 from bayeslearn.results.metrics import pit
 
 BY_CLASS = "class"  # of `groups`: the observed class
@@ -225,6 +226,7 @@ def _fits(
         refuse("joint", joint, 'be used with method="conformal" of a regression model')
     if method == "conformal":
         scores = _scores(predictive, y, joint, seed)
+        warn_of_drift(scores.max(axis=1))
         return lambda rows: ConformalMap.of(scores[rows], weight[rows])
     if method == "scale":
         return _fit_scale(predictive, y, weight)

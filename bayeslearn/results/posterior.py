@@ -192,7 +192,8 @@ class Posterior:
 
         "conformal" guarantees marginal coverage: an interval (or `prediction_set`) of level 0.9
         holds a new observation with probability at least 0.9, and at most 0.9 + 1 / (n + 1), if new
-        rows are exchangeable with the n rows given here. Too few rows for a level give infinite
+        rows are exchangeable with the n rows given here; a warning says that their scores drift
+        with their order. Too few rows for a level give infinite
         intervals and a warning. Mean, std and `log_prob` stay the model's. The other methods change
         the whole predictive and guarantee nothing in finite samples: "scale" (regression)
         multiplies the standard deviation, "temperature" (classification) divides the logits, and

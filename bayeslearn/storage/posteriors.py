@@ -61,6 +61,7 @@ def save(
         arrays, description = _encode_posterior(fields)
         if owner is not None:
             encoder = Encoder()
+            encoder.structure = _structure(fields)
             description["owner"] = encoder.encode(owner, "owner", lenient=True)
             arrays |= encoder.arrays
     write_folder(path, arrays, description, overwrite=overwrite)
@@ -76,10 +77,11 @@ def load(
         with precision.inside_double_precision():
             own = [name for name in arrays if name == "owner" or name.startswith("owner.")]
             decoder = Decoder({name: arrays.pop(name) for name in own})
+            fields, decoder.like = _decode_posterior(arrays, description, network)
             owner = decoder.decode(description.get("owner"))
             if decoder.arrays:
                 raise StorageError(f"unexpected array {min(decoder.arrays)!r}")
-            return _decode_posterior(arrays, description, network), owner
+            return fields, owner
     except StorageError as error:
         raise StorageError(f"{path} cannot be loaded: {str(error).removesuffix('.')}.") from error
     except Exception as error:  # whatever a description of nonsense leads to
@@ -94,15 +96,12 @@ def _encode_posterior(
     fields: dict[str, Any],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     target = fields["target"]
-    mean = eqx.filter_eval_shape(lambda q: q.mean, fields["family"])
     encoder = Encoder()
     description: dict[str, Any] = {"kind": "posterior"}
     if target.is_density:
         kept = dataclasses.replace(target, density=NotSaved("the log-density"))
     else:
-        whole = _whole(mean["network"], target)
-        if not jax.tree_util.all_leaves([whole]):  # a single array is like any other
-            encoder.structure = structure_of(whole)
+        encoder.structure = _structure(fields)
         shapes = jax.tree.map(lambda leaf: leaf[:0], target.data)
         kept = dataclasses.replace(target, network=None, likelihood=None, data=None)
         description |= {
@@ -116,6 +115,15 @@ def _encode_posterior(
         for name, value in parts.items()
     }
     return encoder.arrays, description
+
+
+def _structure(fields: dict[str, Any]) -> Any:
+    """That of the network's parameters, which are stored by name; None: as any other value."""
+    if fields["target"].is_density:
+        return None
+    mean = eqx.filter_eval_shape(lambda q: q.mean, fields["family"])
+    whole = _whole(mean["network"], fields["target"])
+    return None if jax.tree_util.all_leaves([whole]) else structure_of(whole)
 
 
 def _whole(params: PyTree, target: Target) -> PyTree:
@@ -136,7 +144,8 @@ def _encode_network(encoder: Encoder, network: Any) -> dict[str, Any]:
 
 def _decode_posterior(
     arrays: dict[str, np.ndarray], description: dict[str, Any], network: Any
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], PyTree]:
+    """The fields, and the network's parameters or their shapes."""
     if description.get("kind") != "posterior":
         raise StorageError(f"it holds a {description.get('kind')!r} and not a posterior")
     decoder = Decoder(arrays)
@@ -173,7 +182,7 @@ def _decode_posterior(
         _check_finite(name, parts[name])
     _check_finite("target", parts["target"].frozen)
     _check_fits(parts["target"], parts["family"], decoder.like)
-    return parts
+    return parts, decoder.like
 
 
 def _check_finite(name: str, part: PyTree) -> None:

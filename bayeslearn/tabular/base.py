@@ -14,12 +14,11 @@ import numbers
 import os
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mile import MILE
 from bayeslearn.data.rows import Rows, merge_rows
 from bayeslearn.data.scaling import RankScaling, Scaling, TableScaling
@@ -35,7 +34,17 @@ from bayeslearn.models.networks import MLP
 from bayeslearn.models.protocols import Network
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.predictive_base import PredictiveBase
-from bayeslearn.tabular.calibrating import calibrated, check_calibration
+from bayeslearn.results.posterior import Posterior
+from bayeslearn.tabular.calibrating import (
+    CROSS,
+    MANY_ROWS,
+    CrossCalibration,
+    calibrated,
+    check_calibration,
+    cross_calibrate,
+    resolve,
+    warnings_of,
+)
 from bayeslearn.tabular.candidates import (
     HIERARCHICAL,
     LINEAR,
@@ -62,32 +71,14 @@ from bayeslearn.tabular.stored_estimator import StoredEstimator
 Callback = Callable[[FitEvent], object]
 
 
-class Uncertainty(NamedTuple):
-    """Epistemic and aleatoric uncertainty.
-
-    Regression: standard deviations in units of y, whose squares add up to that of `return_std`.
-    Classification: mutual information and mean entropy, in nats.
-    """
-
-    epistemic: np.ndarray
-    aleatoric: np.ndarray
-
-
-def can_update(estimator: BayesianNN) -> bool:
-    """Whether `partial_fit` is available; raises the AttributeError that says why not."""
-    if estimator.method == MAP.name or isinstance(estimator.method, MAP):
-        raise AttributeError(
-            'partial_fit needs a posterior to update, and method="map" gives a point.'
-        )
-    return True
-
-
 class BayesianNN(TableInputs, StoredEstimator):
     """Base of regressor and classifier (abstract)."""
 
     chosen_: dict[str, JSON]
     candidates_: list[dict[str, JSON]]
     baseline_: dict[str, dict[str, float]]
+    cross_calibration_: dict[str, Any]
+    likelihood_: str
     default_prior_scale: ClassVar[float]
     prior_scales: ClassVar[tuple[float, ...]] = PRIOR_SCALES
     task: ClassVar[str]
@@ -151,7 +142,8 @@ class BayesianNN(TableInputs, StoredEstimator):
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         table = self._rows(X, y, sample_weight, seed, keys_of(groups, time_order, len(y)))
-        (rows, keys), held_out, aside = self._split(table)
+        how = resolve(self.calibration, self.task, len(table.rows.y), table.keys)
+        (rows, keys), held_out, aside = self._split(table, how)
         scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
         selection: Selection | None = None
         began = time.perf_counter()
@@ -171,29 +163,72 @@ class BayesianNN(TableInputs, StoredEstimator):
             )
         self.chosen_ = candidate._asdict() | {"method": method.name}
         seconds = time.perf_counter() - began
-        posterior = fit(
-            self._model(candidate, scaling.y),
-            method,
-            tuple(scaled),
-            seed=seed,
-            validation=None if held_out is None else tuple(scaling.applied_to(held_out)),
-            starts=self.starts,
+        posterior = self._fit_once(
+            *(rows, held_out, scaling, candidate, method, seed),
             callback=callback,
             checkpoint=checkpoint,
             devices=devices,
-            **self._options(method),
         )
         self.posterior_ = dataclasses.replace(
             posterior,
-            scaling=scaling,
-            notes=(*posterior.notes, *self.column_notes_, *self._notes(rows.y)),
+            notes=(
+                *posterior.notes,
+                *self.column_notes_,
+                *self._notes(rows.y),
+                *warnings_of(how, keys),
+            ),
             wall_time=posterior.wall_time + seconds,
         )
         if selection is not None:
             self.posterior_ = selection.applied_to(self.posterior_, is_calibrated=aside is None)
             if selection.temperature is not None:
                 self.chosen_["temperature"] = selection.temperature
-        return self._calibrated(aside)
+        self.__dict__.pop("cross_calibration_", None)
+        if how in CROSS:
+            return self._cross_calibrated(how, table, candidate, method, seed)
+        return self._calibrated(aside, how)
+
+    def _fit_once(
+        self,
+        rows: Rows,
+        held_out: Rows | None,
+        scaling: TableScaling,
+        candidate: Candidate,
+        method: Algorithm,
+        seed: int,
+        **options: Any,
+    ) -> Posterior:
+        """A fit that predicts in the units of the rows."""
+        posterior = fit(
+            self._model(candidate, scaling.y),
+            method,
+            tuple(scaling.applied_to(rows)),
+            seed=seed,
+            validation=None if held_out is None else tuple(scaling.applied_to(held_out)),
+            starts=self.starts,
+            **options,
+            **self._options(method),
+        )
+        return dataclasses.replace(posterior, scaling=scaling)
+
+    def _cross_calibrated(
+        self, how: str, table: KeyedRows, candidate: Candidate, method: Algorithm, seed: int
+    ) -> Self:
+        """Calibrate on out-of-fold rows, with the settings of the fit to all rows."""
+
+        def fit_fold(part: KeyedRows) -> Posterior:
+            (rows, _), held_out, _ = self._split(part, None)
+            scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
+            return self._fit_once(rows, held_out, scaling, candidate, method, seed)
+
+        likelihood = getattr(self, "likelihood_", None)
+        found = cross_calibrate(how, table, fit_fold, self._predictive_of)
+        if likelihood is not None:
+            self.likelihood_ = likelihood  # that of all rows
+        self.cross_calibration_ = found._asdict()
+        notes = (*self.posterior_.notes, found.note)
+        self.posterior_ = dataclasses.replace(self.posterior_, notes=notes)
+        return self
 
     def _model(self, candidate: Candidate, scaling: Scaling | None) -> Model:
         is_mlp = self.network is None
@@ -260,19 +295,24 @@ class BayesianNN(TableInputs, StoredEstimator):
         method = self.check_parameters() or self.posterior_.algorithm
         X, y = self._read(X, y, classes, first=False)
         seed = self.posterior_.seed + 1
-        (rows, _), held_out, aside = self._split(self._rows(X, y, sample_weight, seed))
+        if self.calibration in CROSS:
+            refuse(
+                "calibration", self.calibration, "be another with partial_fit: it needs all rows"
+            )
+        how = resolve(self.calibration, self.task, MANY_ROWS, None)
+        (rows, _), held_out, aside = self._split(self._rows(X, y, sample_weight, seed), how)
         options = self._options(method)
         if held_out is not None:
             options["validation"] = tuple(held_out)
         self.posterior_ = self.posterior_.update(
             tuple(rows), algorithm=method, seed=seed, **options
         )
-        return self._calibrated(aside)
+        return self._calibrated(aside, how)
 
-    def _calibrated(self, aside: Rows | None) -> Self:
-        if aside is not None and self.calibration is not None:
+    def _calibrated(self, aside: Rows | None, how: str | None) -> Self:
+        if aside is not None and how is not None:
             predictive = self._predictive(aside.x)
-            self.posterior_ = calibrated(self.posterior_, predictive, aside, self.calibration)
+            self.posterior_ = calibrated(self.posterior_, predictive, aside, how)
         return self
 
     def check_parameters(self) -> Algorithm | None:
@@ -306,11 +346,13 @@ class BayesianNN(TableInputs, StoredEstimator):
         rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
         return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
 
-    def _split(self, table: KeyedRows) -> tuple[KeyedRows, Rows | None, Rows | None]:
+    def _split(
+        self, table: KeyedRows, calibration: str | None
+    ) -> tuple[KeyedRows, Rows | None, Rows | None]:
         """Rows to learn from, those held out to decide when to stop, and those to calibrate on."""
         has_classes = self.task == "classification"
         aside = held_out = None
-        if self.calibration is not None:
+        if calibration is not None and calibration not in CROSS:
             fraction, name = self.calibration_fraction, "calibration_fraction"
             table, (aside, _) = hold_out(table, fraction, has_classes, name, at_end=True)
         if self.validation_fraction is not None:
@@ -337,7 +379,13 @@ class BayesianNN(TableInputs, StoredEstimator):
         return self._predictive(validated(self, X, reset=False, dtype=np.float64))
 
     def _predictive(self, X: np.ndarray) -> PredictiveBase:
-        posterior = self.posterior_
+        found = self._predictive_of(self.posterior_, X)
+        if hasattr(self, "cross_calibration_"):
+            cross = CrossCalibration(**self.cross_calibration_)
+            return cross.apply(self.posterior_, found, lambda part: self._predictive_of(part, X))
+        return found
+
+    def _predictive_of(self, posterior: Posterior, X: np.ndarray) -> PredictiveBase:
         if self.network is None:
             # So that a row's prediction does not depend on the rows beside it.
             posterior = posterior.in_double_precision()
@@ -348,22 +396,3 @@ class BayesianNN(TableInputs, StoredEstimator):
         """y checked and encoded as `predictive(X)` takes it: numbers, or indices of classes."""
         check_is_fitted(self, "posterior_")
         return self._read(X, y, first=False)[1]
-
-    @property
-    def trace_(self) -> dict[str, np.ndarray]:
-        """Numbers of the run by name, `eval_elbo` among them; see `Posterior.trace`."""
-        return self.posterior_.trace
-
-    @property
-    def scaling_(self) -> Scaling | RankScaling:
-        """Mean and scale of the columns of x."""
-        scaling = self.posterior_.scaling
-        assert scaling is not None
-        return scaling.x
-
-    def _sample(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
-        """(n_samples, rows, ...)"""
-        predictive = self.predictive(X)
-        check_whole("n_samples", n_samples, least=1)
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        return predictive.sample(seed, int(n_samples))

@@ -12,14 +12,9 @@ from bayeslearn.errors import Shown, refuse
 from bayeslearn.inference.options import Checkpoint, Devices
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.classes import Bernoulli, Categorical
-from bayeslearn.tabular.base import (
-    BayesianNN,
-    Callback,
-    Uncertainty,
-    can_update,
-)
+from bayeslearn.tabular.base import BayesianNN, Callback
 from bayeslearn.tabular.candidates import CLASS_PRIOR_SCALES, Noise
-from bayeslearn.tabular.distributions import DistributionMethods
+from bayeslearn.tabular.distributions import DistributionMethods, Uncertainty, can_update
 from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import (
     ClassifierMixin,

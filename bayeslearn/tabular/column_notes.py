@@ -81,7 +81,7 @@ def suspicions(
             f"Columns that follow from the target {target!r}, to be dropped unless they are"
             " known when predicting",
         ),
-        (counting, "Columns that look like identifiers, whole numbers of which no two are alike"),
+        (counting, "Columns that may be identifiers, whole numbers of which no two are alike"),
         (codes, "Numbers with leading zeros, such as codes, which are better taken as text"),
         (rare, f"Columns with categories of fewer than {RARE} rows"),
     ):
@@ -95,8 +95,8 @@ def suspicions(
     number = _duplicates(table, columns, rows, y)
     if number:
         notes.append(
-            f"{number} rows repeat an earlier one; equal rows may be held out and learned"
-            " from at once."
+            f"{number} rows repeat an earlier one; equal rows can be training and test"
+            " rows at once."
         )
     return notes
 

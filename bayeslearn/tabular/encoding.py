@@ -10,6 +10,7 @@ import numpy as np
 
 from bayeslearn.errors import refuse
 from bayeslearn.tabular import column_notes, dates
+from bayeslearn.tabular.cell_checks import check_numbers, check_present, check_unit, dates_of
 from bayeslearn.tabular.columns import (
     ColumnValues,
     Problems,
@@ -132,6 +133,20 @@ class Schema:
             notify(f"Missing values were imputed: {join_names(filled, quoted=False)}.")
         return encoded
 
+    def read_target(self, table: Table, classes: np.ndarray | None) -> np.ndarray:
+        """The target of a new table, as the estimator takes it; `classes` are its labels."""
+        if self.target not in table.names:
+            table.refuse(f"{self.target!r} is missing", "have the target beside the other columns")
+        values = table.values(self.target)
+        check_present(table, self.target, values, "Drop the rows without a target.")
+        if classes is not None:
+            is_whole = classes.dtype.kind in "iu" and not np.any(np.isnan(values.numbers))
+            return values.numbers.astype(np.int64) if is_whole else values.text.astype(str)
+        problems = problems_of(table)
+        check_numbers(table, self.target, values, problems)
+        problems.raise_all()
+        return values.numbers
+
     def _values(self, table: Table, column: Column) -> ColumnValues:
         values = table.values(column.name, column.decimal, column.day_first)
         return _without_infinite(values) if self.impute else values
@@ -151,12 +166,12 @@ class Schema:
         if column.categories is not None:
             new = self._categories(table, column, values, notify)
         elif column.cycles is not None:
-            days = _dates(table, column.name, values)
-            new = dates.features(column.name, _filled(days, column, values), column.cycles)
+            days = dates_of(table, column.name, values)
+            new = dates.features(column.name, _imputed(days, column, values), column.cycles)
         else:
             check_numbers(table, column.name, values, problems)
-            _check_unit(table, column, values)
-            new = {column.name: _filled(values.numbers, column, values)}
+            check_unit(table, column.name, column.unit, values)
+            new = {column.name: _imputed(values.numbers, column, values)}
         if column.has_indicator:
             new[column.name + MISSING_SUFFIX] = values.is_missing.astype(np.float64)
         return new
@@ -181,7 +196,7 @@ class Schema:
         return {f"{column.name}={name}": codes == i for i, name in enumerate(known)}
 
 
-def _filled(numbers: np.ndarray, column: Column, values: ColumnValues) -> np.ndarray:
+def _imputed(numbers: np.ndarray, column: Column, values: ColumnValues) -> np.ndarray:
     return np.where(values.is_missing, column.fill or 0.0, numbers)
 
 
@@ -298,7 +313,7 @@ def _column(
             check_present(table, name, values)
     if not (is_categorical or values.is_categorical):
         if values.dates is not None:
-            days = _dates(table, name, values)[present]
+            days = dates_of(table, name, values)[present]
             return Column(name, cycles=dates.cycles_of(days), day_first=values.day_first)
         if np.mean(~np.isnan(values.numbers[present])) > 0.5:
             check_numbers(table, name, values, problems)
@@ -312,69 +327,6 @@ def _column(
             remedies.of(remedies.keep, name),
         )
     return Column(name, found)
-
-
-def check_numbers(table: Table, name: str, values: ColumnValues, problems: Problems) -> None:
-    """Every value there must be a finite number with one reading."""
-    remedies = table.remedies
-    if values.ambiguity:
-        with problems.collected():
-            must = f"hold numbers that can be read in one way in the column {name!r}"
-            table.refuse(values.ambiguity, must, values.ambiguity_remedy)
-        return
-    is_bad = ~values.is_missing & np.isnan(values.numbers)
-    is_infinite = ~values.is_missing & np.isinf(values.numbers)
-    for bad, what, remedy in (
-        (is_bad, "a number", f"Correct it{remedies.of(remedies.categorical, name)}."),
-        (is_infinite, "a finite number", f"Correct it{remedies.impute.partition(' (')[0]}."),
-    ):
-        if np.any(bad):
-            with problems.collected():
-                row, more = int(np.argmax(bad)), int(np.sum(bad)) - 1
-                must = f"hold {what} in every cell of the column {name!r}"
-                place = table.where(row) + (f" and {more} more" if more else "")
-                table.refuse(f"{str(values.text[row])[:80]!r} in {place}", must, remedy)
-
-
-def _dates(table: Table, name: str, values: ColumnValues) -> np.ndarray:
-    """Days since 1970; every value there must be a date."""
-    if values.dates is None:
-        row = int(np.argmax(~values.is_missing))
-        what = f"{str(values.text[row])[:80]!r} in {table.where(row)}"
-        table.refuse(what, f"hold dates in the column {name!r}", "Correct it.")
-    is_bad = ~values.is_missing & np.isnan(values.dates)
-    if values.ambiguity:
-        must = f"hold dates that can be read in one way in the column {name!r}"
-        table.refuse(values.ambiguity, must, values.ambiguity_remedy)
-    if np.any(is_bad):
-        row, more = int(np.argmax(is_bad)), int(np.sum(is_bad)) - 1
-        place = table.where(row) + (f" and {more} more" if more else "")
-        must = f"hold a date in every cell of the column {name!r}"
-        remedy = f"Correct it{table.remedies.of(table.remedies.categorical, name)}."
-        table.refuse(f"{str(values.text[row])[:80]!r} in {place}", must, remedy)
-    return values.dates
-
-
-def _check_unit(table: Table, column: Column, values: ColumnValues) -> None:
-    """Per cent and fractions are a factor of a hundred apart."""
-    if values.unit == column.unit or "%" not in (values.unit, column.unit):
-        return
-    if np.all(values.is_missing):
-        return
-    here, there = (f"with {u!r}" if u else "without unit" for u in (values.unit, column.unit))
-    must = f"be written as in the training table, {there}"
-    table.refuse(f"the column {column.name!r} has numbers {here}", must)
-
-
-def check_present(table: Table, name: str, values: ColumnValues, remedy: str = "") -> None:
-    """No value may be missing."""
-    if not np.any(values.is_missing):
-        return
-    row, number = int(np.argmax(values.is_missing)), int(np.sum(values.is_missing))
-    more = f" and {number - 1} more" if number > 1 else ""
-    must = f"have a value in every cell of the column {name!r}"
-    what = f"a missing value in {table.where(row)}{more}"
-    table.refuse(what, must, remedy or f"Fill it in{table.remedies.impute}.")
 
 
 def _target(

@@ -18,14 +18,9 @@ from bayeslearn.models.likelihoods.gaussian import Gaussian, HeteroscedasticGaus
 from bayeslearn.models.likelihoods.log_normal import HeteroscedasticLogNormal
 from bayeslearn.models.likelihoods.student import StudentT
 from bayeslearn.tabular import target_types
-from bayeslearn.tabular.base import (
-    BayesianNN,
-    Callback,
-    Uncertainty,
-    can_update,
-)
+from bayeslearn.tabular.base import BayesianNN, Callback
 from bayeslearn.tabular.candidates import LOG_NORMAL, NOISES, Noise
-from bayeslearn.tabular.distributions import RegressionMethods
+from bayeslearn.tabular.distributions import RegressionMethods, Uncertainty, can_update
 from bayeslearn.tabular.frame_inputs import validated
 from bayeslearn.tabular.sklearn_parts import RegressorMixin, available_if
 from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS

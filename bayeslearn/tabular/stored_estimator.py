@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bayeslearn.data.scaling import RankScaling, Scaling
 from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
@@ -19,6 +20,7 @@ from bayeslearn.tabular.sklearn_parts import BaseEstimator, check_is_fitted
 LEARNED = (
     *("n_features_in_", "feature_names_in_", "classes_"),
     *("chosen_", "candidates_", "baseline_", "likelihood_", "encoding_", "column_notes_"),
+    "cross_calibration_",
 )
 
 
@@ -27,6 +29,18 @@ class StoredEstimator(BaseEstimator):
 
     posterior_: Posterior
     random_state: Any
+
+    @property
+    def trace_(self) -> dict[str, np.ndarray]:
+        """Numbers of the run by name, `eval_elbo` among them; see `Posterior.trace`."""
+        return self.posterior_.trace
+
+    @property
+    def scaling_(self) -> Scaling | RankScaling:
+        """Mean and scale of the columns of x."""
+        scaling = self.posterior_.scaling
+        assert scaling is not None
+        return scaling.x
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted estimator to a folder that `bl.tabular.load` reads.

@@ -21,7 +21,10 @@ PARAMETERS = """
             a fixed amount of work, so that the result does not depend on the machine's speed.
         calibration: how predictions are calibrated on rows that are set aside from fitting:
             "conformal" (guaranteed coverage of intervals, or of `predict_set`, for exchangeable
-            rows), {scaling} or "isotonic" (no guarantee); see `bl.Posterior.calibrate`.
+            rows), {scaling} or "isotonic" (no guarantee); see `bl.Posterior.calibrate`. Regression
+            with few rows: "cv+" or "jackknife+" (up to 100 rows) set none aside, and fit five
+            times, or once for each row, more. "auto": "temperature" for classes, else "cv+" below
+            500 different rows and "conformal" from there on.
         calibration_fraction: fraction of the rows that is set aside for it.
         categories: how text and categories of a data frame become numbers: "one-hot" or "ordinal".
         missing: None refuses missing values; "impute" takes the median, or the most frequent

@@ -114,6 +114,9 @@ def test_what_is_not_a_run(folder, tmp_path):
         assert re.search("`run` must be a folder", run(*args, code=2).stderr)
     (tmp_path / runs.TABLE).write_text("[]")
     refused = run("predict", tmp_path, folder / "new.csv", code=2)
+    assert "it is not a mapping" in refused.stderr
+    (tmp_path / runs.TABLE).write_text("{}")
+    refused = run("predict", tmp_path, folder / "new.csv", code=2)
     assert "does not describe a table" in refused.stderr
 
 

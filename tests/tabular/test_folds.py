@@ -24,28 +24,28 @@ def keyed(y, keys=None):
 def test_every_class_is_left_and_held_out_in_proportion(seed, fraction):
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat([0, 1, 2, 3], [1, 2, 30, 100]))
-    rest, held = folds.hold_out(keyed(labels), fraction, True, "f")
+    rest, other = folds.hold_out(keyed(labels), fraction, True, "f")
     assert set(rest.rows.y) == {0, 1, 2, 3}
-    together = np.sort(np.concatenate([rest.rows.x, held.rows.x])[:, 0])
+    together = np.sort(np.concatenate([rest.rows.x, other.rows.x])[:, 0])
     np.testing.assert_array_equal(together, np.arange(133))
     for label, count in ((2, 30), (3, 100)):
-        assert abs(np.sum(held.rows.y == label) - fraction * count) <= 1
+        assert abs(np.sum(other.rows.y == label) - fraction * count) <= 1
 
 
 def test_without_classes_rows_are_taken_from_either_end():
-    rest, held = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f")
-    assert held.rows.y.tolist() == [0, 1, 2]
-    rest, held = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f", at_end=True)
-    assert (rest.rows.y.tolist(), held.rows.y.tolist()) == (list(range(7)), [7, 8, 9])
+    rest, other = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f")
+    assert other.rows.y.tolist() == [0, 1, 2]
+    rest, other = folds.hold_out(keyed(np.arange(10.0)), 0.3, False, "f", at_end=True)
+    assert (rest.rows.y.tolist(), other.rows.y.tolist()) == (list(range(7)), [7, 8, 9])
 
 
 @pytest.mark.parametrize("at_end", [False, True])
 def test_groups_stay_together(at_end):
     groups = np.random.default_rng(0).integers(0, 12, 100)
     table = keyed(np.zeros(100), folds.keys_of(groups.astype(str), None, 100))
-    rest, held = folds.hold_out(table, 0.2, False, "f", at_end)
-    assert not set(rest.keys.values) & set(held.keys.values)
-    assert 20 <= len(held.rows.y) <= 20 + np.bincount(groups).max()
+    rest, other = folds.hold_out(table, 0.2, False, "f", at_end)
+    assert not set(rest.keys.values) & set(other.keys.values)
+    assert 20 <= len(other.rows.y) <= 20 + np.bincount(groups).max()
     fold = folds.fold_of(np.zeros(100), 5, False, table.keys)
     for group in range(12):
         assert len(set(fold[groups == group])) == 1
@@ -56,9 +56,9 @@ def test_time_is_predicted_from_what_was_before():
     times = np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3))
     dates = np.datetime64("2024-01-01") + times
     table = keyed(np.zeros(120), folds.keys_of(None, dates, 120))
-    rest, held = folds.hold_out(table, 0.25, False, "f")
-    assert rest.keys.values.max() < held.keys.values.min()
-    assert len(held.rows.y) == 30
+    rest, other = folds.hold_out(table, 0.25, False, "f")
+    assert rest.keys.values.max() < other.keys.values.min()
+    assert len(other.rows.y) == 30
     fold = folds.fold_of(np.zeros(120), 5, False, table.keys)
     for k in range(5):
         learned = ~folds.left_out(fold, k, table.keys)
