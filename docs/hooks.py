@@ -207,7 +207,8 @@ def api(name: str) -> str:
 def entry(name: str, value: Any) -> str:
     import bayeslearn as bl
 
-    lines = [f"### `{name}` {{ #{name} }}", ""]
+    anchor = name.replace("__", "")  # which Markdown would read as bold
+    lines = [f"### `{name}` {{ #{anchor} }}", ""]
     own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
     if inspect.ismodule(value):
         lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
