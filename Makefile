@@ -8,7 +8,7 @@ PEERS := .peers
 DATA ?=  # folder with labour_mroz.csv.gz and splits/, for the benchmarks that need it
 VERSUS := $(if $(strip $(DATA)),--data $(DATA)) --environments $(PEERS)
 
-.PHONY: demo test test-slow lint bench bench-gpu bench-peers peers peers-tables docs clean
+.PHONY: demo test test-slow lint bench bench-gpu bench-peers peers peers-tables docs pictures clean
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): about a minute."
@@ -65,6 +65,11 @@ peers-tables: $(READY)
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict
+
+# Pictures of the start page, of the algorithms' pages and of the README; on a quiet machine, for the seconds.
+pictures: $(READY)
+	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/report_picture.py
 
 clean:
 	rm -rf $(VENV) $(PEERS) site demo

@@ -32,8 +32,8 @@ BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#566074"
 def wave() -> tuple[np.ndarray, np.ndarray]:
     """60 rows of a sine with a gap in the middle."""
     rng = np.random.default_rng(0)
-    x = np.concatenate([rng.uniform(-4, -1, 30), rng.uniform(1, 4, 30)])
-    return x[:, None], np.sin(x) + 0.15 * rng.normal(size=60)
+    x = np.concatenate([rng.uniform(-2, -0.6, 30), rng.uniform(0.6, 2, 30)])
+    return x[:, None], np.sin(2 * x) + 0.15 * rng.normal(size=60)
 
 
 def moons() -> tuple[np.ndarray, np.ndarray]:
@@ -41,39 +41,37 @@ def moons() -> tuple[np.ndarray, np.ndarray]:
     return make_moons(120, noise=0.2, random_state=0)
 
 
-def fitted(estimator: type, name: str, data: tuple[np.ndarray, np.ndarray]) -> Any:
-    """The fitted estimator and its seconds; None where the method does not apply."""
+def fitted(likelihood: Any, name: str, data: tuple[np.ndarray, np.ndarray]) -> Any:
+    """The posterior and its seconds; None where the method does not apply."""
     for hidden in HIDDEN:
         began = time.perf_counter()
         try:
-            made = estimator(hidden=hidden, method=name, random_state=0).fit(*data)
+            posterior = bl.fit(bl.Model(bl.networks.MLP(hidden), likelihood), name, data, seed=0)
         except ArgumentError as error:
             print(f"  {name}, hidden={hidden}: {error}", flush=True)
             continue
-        return made, time.perf_counter() - began
+        return posterior, time.perf_counter() - began
     return None
 
 
-def draw_band(axes: Any, regressor: Any, x: np.ndarray, y: np.ndarray) -> None:
+def draw_band(axes: Any, posterior: bl.Posterior, x: np.ndarray, y: np.ndarray) -> None:
     """Mean, and the 90 % intervals of an observation (pale) and of the mean (dark)."""
-    grid = np.linspace(-6, 6, 200)
-    predictive = regressor.predictive(grid[:, None])
+    grid = np.linspace(-3.5, 3.5, 200)
+    predictive = posterior.predict(grid[:, None])
     low, high = predictive.interval(0.9)
-    std = 1.645 * np.sqrt(predictive.epistemic)
+    mean, half = predictive.mean, 1.645 * np.sqrt(predictive.epistemic)
     axes.fill_between(grid, low, high, color=BLUE, alpha=0.18, lw=0)
-    axes.fill_between(
-        grid, predictive.mean - std, predictive.mean + std, color=BLUE, alpha=0.35, lw=0
-    )
-    axes.plot(grid, predictive.mean, color=BLUE, lw=1.2)
+    axes.fill_between(grid, mean - half, mean + half, color=BLUE, alpha=0.35, lw=0)
+    axes.plot(grid, mean, color=BLUE, lw=1.2)
     axes.scatter(x[:, 0], y, s=6, color=ORANGE, lw=0)
-    axes.set(xlim=(-6, 6), ylim=(-3, 3))
+    axes.set(xlim=(-3.5, 3.5), ylim=(-3.5, 3.5))
 
 
-def draw_moons(axes: Any, classifier: Any, x: np.ndarray, y: np.ndarray) -> None:
+def draw_moons(axes: Any, posterior: bl.Posterior, x: np.ndarray, y: np.ndarray) -> None:
     """The probability of the second class."""
     across, up = np.linspace(-2.5, 3.5, 80), np.linspace(-2, 2.5, 60)
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
-    probs = classifier.predict_proba(grid)[:, 1].reshape(60, 80)
+    probs = posterior.predict(grid).probs[:, 1].reshape(60, 80)
     axes.contourf(across, up, probs, levels=np.linspace(0, 1, 11), cmap="RdBu", alpha=0.85)
     axes.contour(across, up, probs, levels=[0.5], colors="black", linewidths=0.8)
     for label, color in ((0, "#8c2d04"), (1, "#08306b")):
@@ -85,14 +83,14 @@ def draw(name: str) -> dict[str, float | None]:
     figure, both = plt.subplots(1, 2, figsize=(6.4, 2.1), layout="constrained")
     seconds: dict[str, float | None] = {}
     tasks = (
-        ("wave", bl.BayesianNNRegressor, wave(), draw_band),
-        ("moons", bl.BayesianNNClassifier, moons(), draw_moons),
+        ("wave", bl.likelihoods.Gaussian(), wave(), draw_band),
+        ("moons", bl.likelihoods.Categorical(), moons(), draw_moons),
     )
-    for axes, (task, estimator, data, draw_into) in zip(both, tasks, strict=True):
+    for axes, (task, likelihood, data, draw_into) in zip(both, tasks, strict=True):
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
             spine.set_color("#d9dee7")
-        found = fitted(estimator, name, data)
+        found = fitted(likelihood, name, data)
         seconds[task] = None if found is None else round(found[1], 1)
         if found is None:
             axes.text(0.5, 0.5, "does not apply", ha="center", va="center", color=GREY)

@@ -207,7 +207,8 @@ def api(name: str) -> str:
 def entry(name: str, value: Any) -> str:
     import bayeslearn as bl
 
-    lines = [f"### `{name}` {{ #{name} }}", ""]
+    anchor = name.replace("__", "")  # which Markdown would read as bold
+    lines = [f"### `{name}` {{ #{anchor} }}", ""]
     own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
     if inspect.ismodule(value):
         lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
@@ -291,23 +292,73 @@ def members(cls: type) -> Iterator[str]:
 
 
 def documented(value: Any) -> str:
-    """The documentation, with its lists of arguments as lists."""
+    """The documentation, with its lists of arguments as tables."""
     lines: list[str] = []
-    inside, indent = False, 0
+    rows: list[list[str]] = []  # of the table that is being read
+    columns = _parameters(value)
+    inside, indent, section = False, 0, ""
+
+    def end_table() -> None:
+        if rows:
+            lines.extend([*_table(rows, columns, section), ""])
+            rows.clear()
+
     for line in (inspect.getdoc(value) or "").splitlines():
-        depth = len(line) - len(line.lstrip())
-        if SECTION.match(line.strip()):
-            inside, indent = True, depth + 4
-            lines += ["", line.strip(), ""]
-        elif inside and line.strip() and depth >= indent:
-            item, _, text = line.strip().partition(": ")
-            if depth == indent and text and re.fullmatch(r"[\w, *]+", item):
-                lines.append(f"- `{item}`: {text}")
-            else:
-                lines.append(f"  {line.strip()}")
-        elif inside and not line.strip():
+        depth, text = len(line) - len(line.lstrip()), line.strip()
+        if SECTION.match(text):
+            end_table()
+            inside, indent, section = True, depth + 4, text.rstrip(":")
             lines.append("")
-        else:
+        elif inside and text and depth >= indent:
+            item, _, meaning = text.partition(": ")
+            if depth == indent and re.fullmatch(r"[\w, *]+", item) and (meaning or text[-1] == ":"):
+                rows.append([item.rstrip(":"), meaning])
+            elif rows:
+                rows[-1][1] += f" {text}"
+            else:
+                lines.append(text)
+        elif text or not inside:
+            end_table()
             inside = False
             lines.append(line)
+    end_table()
     return "\n".join(lines)
+
+
+def _parameters(value: Any) -> dict[str, tuple[str, str]]:
+    """Types and defaults of the arguments, as the source writes them."""
+    try:
+        found = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):  # written in C, or no function
+        return {}
+    return {p.name: (_type(p.annotation), _default(p)) for p in found}
+
+
+def _type(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)  # without the modules
+    return text.replace(" | ", " or ")
+
+
+def _default(p: inspect.Parameter) -> str:
+    if p.default is p.empty:
+        return "required"
+    return f"`{_argument(p.replace(annotation=p.empty)).partition('=')[2]}`"
+
+
+def _table(rows: list[list[str]], columns: dict[str, tuple[str, str]], section: str) -> list[str]:
+    """Arguments with type, default and meaning; attributes without a default."""
+    has_default = section != "Attributes"
+    head = ["argument", "type", "default", "meaning"] if has_default else ["attribute", "type", ""]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for item, meaning in rows:
+        names = [name.strip() for name in item.split(",")]
+        found = [columns[name] for name in names if name in columns]
+        types = dict.fromkeys(f"`{_cell(text)}`" for text, _ in found if text)
+        cells = [", ".join(f"`{name}`" for name in names), ", ".join(types)]
+        if has_default:
+            cells.append(", ".join(dict.fromkeys(default for _, default in found)))
+        lines.append("| " + " | ".join([*cells, _cell(meaning)]) + " |")
+    return lines

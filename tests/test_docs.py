@@ -114,7 +114,7 @@ def test_api_reference_has_every_public_name():
         wanted |= {f"bl.{short}.{name}" for name in hooks.public_names(getattr(bl, short))}
     assert wanted == entries
     assert "bl.metrics.crps" in entries
-    assert "- `data`: (x, y) or (x, y, weight)" in page  # an argument of `fit`
+    assert "| `data` | `Data or Batches or None` | `None` | (x, y) or (x, y, weight)" in page
 
 
 def test_only_helpers_are_left_out_of_the_api_reference():
