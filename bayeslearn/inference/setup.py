@@ -32,6 +32,7 @@ from bayeslearn.inference.multistart import MultiStart, further_starts
 from bayeslearn.inference.request import Request
 from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target, check_like_training
+from bayeslearn.sizes import BYTES_PER_MEMBER, BYTES_PER_WEIGHT, check_memory
 from bayeslearn.tree import Array, PyTree
 
 SCALE_WARNING = 1e4  # columns larger than this, or smaller than its inverse, deserve a warning
@@ -80,8 +81,10 @@ def bind(request: Request, key: Array) -> Bound:
     starts = [start]
     if isinstance(algorithm, Composite):
         _check_composite(request, algorithm, target)
+        _check_number("num_members", algorithm.num_members, start)
         starts = further_starts(key, target, start, algorithm.num_members)
     elif multistart is not None:
+        _check_number("starts", multistart.num_starts, start)
         starts = further_starts(key, target, start, multistart.num_starts)
     rows = 1 if target.data is None else len(target.data.y)
     if is_auto(batch_size):
@@ -108,6 +111,12 @@ def bind(request: Request, key: Array) -> Bound:
         _total_steps(request, target, int(batch_size), stream),
         given,
     )
+
+
+def _check_number(argument: str, number: int, start: PyTree) -> None:
+    """Refuse so many starts that they do not fit into memory."""
+    each = BYTES_PER_WEIGHT * tree.size(start) + BYTES_PER_MEMBER
+    check_memory(argument, number, number * each, "so many starts of the network")
 
 
 def _check_composite(request: Request, algorithm: Composite, target: Target) -> None:
