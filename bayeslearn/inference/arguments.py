@@ -12,8 +12,7 @@ from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.options import FitOptions
 from bayeslearn.models.priors.checks import check_gaussian, require_fixed_scale
 from bayeslearn.models.target import Target
-
-MAX_SEED = 2**63 - 1
+from bayeslearn.sizes import check_seed
 
 
 def check_algorithm(algorithm: Algorithm | str, argument: str = "algorithm") -> Algorithm:
@@ -48,7 +47,7 @@ def check_arguments(
     callback: Callback | None,
 ) -> None:
     """Refuse what can be refused by the arguments alone."""
-    check_whole("seed", seed, least=0, most=MAX_SEED)
+    check_seed(seed)
     if algorithm.capabilities.is_sampler:
         remedies = {
             "num_steps": "Set num_warmup, num_samples and thin on the algorithm.",

@@ -19,6 +19,7 @@ from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.processes import is_first, map_collective_errors
 from bayeslearn.families.base import Family
+from bayeslearn.inference import caches
 from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
@@ -62,6 +63,11 @@ class RunResult(NamedTuple):
 def infer(request: Request) -> RunResult:
     """Do what `fit` was asked to."""
     forking.enter()
+    with caches.bounded():
+        return _infer(request)
+
+
+def _infer(request: Request) -> RunResult:
     began = time.perf_counter()
     key = jax.random.key(int(request.seed))
     bound = bind(request, key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Iterable
 from typing import NamedTuple, TypeGuard
 
@@ -32,12 +31,12 @@ from bayeslearn.inference.multistart import MultiStart, further_starts
 from bayeslearn.inference.request import Request
 from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target, check_like_training
+from bayeslearn.sizes import BYTES_PER_MEMBER, BYTES_PER_WEIGHT, check_memory
 from bayeslearn.tree import Array, PyTree
 
 SCALE_WARNING = 1e4  # columns larger than this, or smaller than its inverse, deserve a warning
 MAX_WEIGHTS_FOR_STARTS = 10_000
 NUM_CHAINS = 4
-MAX_MEMORY = 2**40  # bytes, where the system does not say
 
 
 class Bound(NamedTuple):
@@ -82,8 +81,10 @@ def bind(request: Request, key: Array) -> Bound:
     starts = [start]
     if isinstance(algorithm, Composite):
         _check_composite(request, algorithm, target)
+        _check_number("num_members", algorithm.num_members, start)
         starts = further_starts(key, target, start, algorithm.num_members)
     elif multistart is not None:
+        _check_number("starts", multistart.num_starts, start)
         starts = further_starts(key, target, start, multistart.num_starts)
     elif algorithm.capabilities.is_sampler:
         starts = _chain_starts(request, key, target, start)
@@ -120,7 +121,8 @@ def _chain_starts(request: Request, key: Array, target: Target, start: PyTree) -
     Chains that start around one mode cannot see that there are others.
     """
     num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)
-    _check_draws(request.algorithm, num_chains, tree.size(start))
+    number = num_chains * tree.size(start) * getattr(request.algorithm, "num_samples", 1)
+    check_memory("num_chains", num_chains, 8.0 * number, "the draws of so many chains")
     draw = target.draw_start
     if request.init is not None or request.is_legacy:
         return [start]
@@ -132,20 +134,10 @@ def _chain_starts(request: Request, key: Array, target: Target, start: PyTree) -
     return further_starts(key, target, start, num_chains)
 
 
-def _check_draws(algorithm: Algorithm, num_chains: int, num_weights: int) -> None:
-    """Refuse draws that memory could not hold."""
-    gigabytes = 8e-9 * num_chains * num_weights * getattr(algorithm, "num_samples", 1)
-    available = 1e-9 * MAX_MEMORY
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # not on this system
-        available = 1e-9 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if gigabytes > available:
-        refuse(
-            "num_chains",
-            num_chains,
-            f"leave draws that fit in memory: they would take {gigabytes:,.0f} GB of the"
-            f" {available:,.0f} GB here",
-            "Fewer chains or `num_samples`, or a larger `thin`.",
-        )
+def _check_number(argument: str, number: int, start: PyTree) -> None:
+    """Refuse so many starts that they do not fit into memory."""
+    each = BYTES_PER_WEIGHT * tree.size(start) + BYTES_PER_MEMBER
+    check_memory(argument, number, number * each, "so many starts of the network")
 
 
 def _check_composite(request: Request, algorithm: Composite, target: Target) -> None:

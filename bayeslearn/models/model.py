@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import equinox as eqx
@@ -15,12 +16,13 @@ from bayeslearn import markup, precision, tree
 from bayeslearn.data.rows import Data, check_data, total_weight
 from bayeslearn.errors import ArgumentError, Shown, moved_keywords, refuse
 from bayeslearn.models.likelihoods.base import Likelihood
-from bayeslearn.models.networks.adapters import as_network
+from bayeslearn.models.networks.adapters import EquinoxNetwork, as_network
 from bayeslearn.models.priors.base import Prior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.priors.specs import Normal
 from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target, check_params
+from bayeslearn.sizes import BYTES_PER_WEIGHT, TRAINING_COPIES, check_memory
 from bayeslearn.tree import Array, PyTree
 
 FROZEN = ("train", "given", "joint")
@@ -88,6 +90,7 @@ class Model(eqx.Module):
         x, y, weight = check_data(data)
         likelihood, y = self.likelihood.bind(y, weight)
         example = jax.tree.map(lambda leaf: leaf[0], x)
+        _check_size(self.network, example, likelihood.num_outputs)
         with precision.user_precision():
             network_params = self.network.init(key, example, likelihood.num_outputs)
         if self.dtype is not None:
@@ -137,6 +140,21 @@ class Model(eqx.Module):
             frozen_prior=self.prior.restrict(network, others).bind(frozen),
         )
         return conditioned, {**params, "network": bayesian}
+
+
+def _check_size(network: Network, example: PyTree, num_outputs: int) -> None:
+    """Refuse one of our networks whose weights do not fit into memory."""
+    kind = type(network)
+    if kind.__module__ == EquinoxNetwork.__module__ or not kind.__module__.startswith(
+        "bayeslearn."
+    ):
+        return  # the code of others, which is run once and no more
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: network.init(key, example, num_outputs), key)
+    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    shown = Shown(f"{kind.__name__} with {weights:,} weights and {num_outputs:,} output(s)")
+    needed = TRAINING_COPIES * BYTES_PER_WEIGHT * weights
+    check_memory("network", shown, needed, "its weights, their gradient and an average of it")
 
 
 def _own_prior(likelihood: Likelihood) -> GaussianPrior:

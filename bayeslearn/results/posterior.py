@@ -48,6 +48,7 @@ from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
+from bayeslearn.sizes import check_seed
 from bayeslearn.storage import posteriors
 from bayeslearn.tree import Array, PyTree
 
@@ -139,7 +140,7 @@ class Posterior:
             raise ArgumentError("A bare log-density has no predictions; use `sample`.")
         if num_samples is not None:
             check_whole("num_samples", num_samples, least=1)
-        check_whole("seed", seed, least=0)
+        check_seed(seed)
         x = check_inputs(x)
         if self.scaling is not None:
             x = self.scaling.x.apply(np.asarray(x, np.float64))

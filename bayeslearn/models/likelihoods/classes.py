@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.errors import refuse
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.models.likelihoods.base import ColumnLikelihood, Likelihood, Params
 from bayeslearn.models.likelihoods.checks import as_labels, as_table, check_labels
 from bayeslearn.tree import Array
@@ -76,6 +76,9 @@ class Categorical(Likelihood):
         if self.num_classes is not None:
             return self, self.check(y)
         labels = Categorical(num_classes=2**31 - 1).check(y)
+        if labels.min() == labels.max():
+            remedy = "If there are others that these rows do not show, give num_classes."
+            refuse("y", Shown(f"the class {labels[0]} alone"), "hold at least two classes", remedy)
         return Categorical(num_classes=max(2, int(labels.max()) + 1)), labels
 
     def check(self, y: np.ndarray) -> np.ndarray:

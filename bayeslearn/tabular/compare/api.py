@@ -17,6 +17,7 @@ from bayeslearn.distributed import mesh
 from bayeslearn.errors import check_whole, refuse
 from bayeslearn.jobs import num_workers
 from bayeslearn.progress import Progress
+from bayeslearn.sizes import check_seed
 from bayeslearn.storage import fingerprints
 from bayeslearn.tabular.compare.budget import (
     Budget,
@@ -87,7 +88,7 @@ def compare(
     """
     began = time.perf_counter()
     check_whole("splits", splits, least=1)
-    check_whole("seed", seed, least=0)
+    check_seed(seed)
     if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
         refuse("test_fraction", test_fraction, "be between 0 and 1")
     seconds = parse_budget(budget)
