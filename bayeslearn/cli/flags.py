@@ -339,16 +339,12 @@ class JobsOptions:
         """Those of `bl.compare`."""
         task = None
         if self.array_task is not None:
-            found = re.fullmatch(r"(\d+)/(\d+)", self.array_task)
-            if not found:
+            part = re.fullmatch(r"(\d+)/(\d+)", self.array_task)
+            if not part:
                 refuse("array-task", self.array_task, "be I/N, such as 0/4")
-            task = (int(found[1]), int(found[2]))
-        return {
-            "n_jobs": self.jobs,
-            "results": self.results,
-            "array_task": task,
-            "gather": self.gather,
-        }
+            task = (int(part[1]), int(part[2]))
+        found = {"n_jobs": self.jobs, "results": self.results, "gather": self.gather}
+        return found | {"array_task": task}
 
 
 jobs_options = chain(
