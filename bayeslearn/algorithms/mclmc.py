@@ -8,7 +8,7 @@ There is no accept step: draws have a bias that grows with the energy error of a
 resulting bias of variances on Gaussians. `MAMS` is unbiased.
 
 Warm-up maintains a running estimate of E[dE^2] / (d eps^6), in its last quarter the mean over all
-of that quarter, and sets eps so that the error is `first_energy_error` at the beginning and decays
+of it, and sets eps so that the error is `first_energy_error` at the beginning and decays
 geometrically to `energy_error`: the large first steps move chains from the mode to the bulk. The
 scales s are the standard deviations of the positions in the third quarter of warm-up
 (`preconditioning="diagonal"`), or one. A step that is not finite, or whose error exceeds
