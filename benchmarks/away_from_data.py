@@ -9,8 +9,8 @@ much of the true curve in the gap is inside 90 % intervals for it (the function'
 Two moons: 200 rows with noise 0.15; accuracy and log-likelihood on 1,000 more, the mean confidence
 there and on points at least 2 away from all rows, and the AUROC with which mutual information
 tells those from the new rows. One hidden layer of 30 tanh units, N(0, 1) priors, learned noise,
-defaults throughout. One JSON file per cell in benchmarks/results/away_from_data; one that is there is not
-run again. `gaps.py` has real tables.
+defaults throughout. One JSON file per cell in benchmarks/results/away_from_data; one that is there
+is not run again. `gaps.py` has real tables.
 """
 
 from __future__ import annotations

@@ -162,9 +162,7 @@ class KroneckerGaussian(Gaussian):
     @double_precision
     def std(self) -> PyTree:
         """Standard deviation of each weight."""
-        variances = [
-            _sandwich(left**2, scale**2, right**2) for left, right, scale in self.bases()
-        ]
+        variances = [_sandwich(left**2, scale**2, right**2) for left, right, scale in self.bases()]
         return self._join(map(jnp.sqrt, variances), self.rest)
 
     @double_precision
