@@ -72,7 +72,7 @@ def suspicions(
                 codes += [column.name] if _has_leading_zeros(values) else []
         if is_constant:
             constant.append(column.name)
-        elif _is_copy(column, values, rows, y):
+        elif any(_is_copy(column, values, rows, own) for own in y.reshape(len(rows), -1).T):
             copies.append(column.name)
     for names, what in (
         (constant, "Columns with one value in every row, which teach nothing"),

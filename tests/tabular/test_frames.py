@@ -152,6 +152,8 @@ def test_frames_of_numbers_are_left_alone():
         "Columns that follow from the target 'y', to be dropped unless they are known when"
         " predicting: 'a'."
     ]
+    two = bl.BayesianNNRegressor(**SMALL).fit(frame, np.c_[frame["a"] ** 2, frame["b"]])
+    assert "'b'" in two.column_notes_[0]
     # What was learned of an earlier frame is forgotten.
     again = bl.BayesianNNRegressor(**SMALL).fit(frame.assign(c="x"), frame["a"])
     assert not hasattr(again.fit(frame, frame["a"]), "encoding_")
