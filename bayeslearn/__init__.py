@@ -66,6 +66,7 @@ _HOMES = {
     "DistributedError": "bayeslearn.errors",
     "DivergenceError": "bayeslearn.errors",
     "Interrupted": "bayeslearn.errors",
+    "OutOfMemoryError": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
     "load": "bayeslearn.results.posterior",
     "BayesianNNClassifier": "bayeslearn.tabular.classifier",
@@ -150,6 +151,7 @@ if TYPE_CHECKING:
     from bayeslearn.errors import DistributedError as DistributedError
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import Interrupted as Interrupted
+    from bayeslearn.errors import OutOfMemoryError as OutOfMemoryError
     from bayeslearn.errors import StorageError as StorageError
     from bayeslearn.inference.api import fit as fit
     from bayeslearn.inference.api import resume as resume
