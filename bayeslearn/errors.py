@@ -41,6 +41,10 @@ class DistributedError(BayesLearnError, RuntimeError):
     """Processes could not meet, or one of them was lost."""
 
 
+class OutOfMemoryError(BayesLearnError, MemoryError):
+    """An allocation failed in the middle of a run."""
+
+
 class StorageError(BayesLearnError):
     """Something cannot be saved as data, or a folder is not a sound one of ours."""
 

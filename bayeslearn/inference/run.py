@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -18,6 +20,7 @@ from bayeslearn.algorithms.mc_dropout import MCDropout
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.processes import is_first, map_collective_errors
+from bayeslearn.errors import OutOfMemoryError
 from bayeslearn.families.base import Family
 from bayeslearn.inference import caches
 from bayeslearn.inference.arguments import is_auto
@@ -34,12 +37,17 @@ from bayeslearn.inference.setup import NUM_CHAINS, Bound, bind
 from bayeslearn.inference.step_plan import EARLIER_FRACTION, StepPlan, plan_as_before, plan_steps
 from bayeslearn.models.target import Target
 from bayeslearn.precision import to_host
+from bayeslearn.storage.checkpoints import Checkpointer
 from bayeslearn.storage.fingerprints import digest, fingerprint
 from bayeslearn.tree import PyTree
 
 ONE_START = (
     "Several modes were not looked for: all chains start from one point. Let `fit` initialise the"
     " network, or give a log-density `init=`, which draws a start for each chain."
+)
+NO_MEMORY = (  # as XLA says it, and Python where not even an exception could be made
+    "RESOURCE_EXHAUSTED|[Oo]ut of memory|Cannot allocate memory|bad_alloc"
+    "|error return without exception set"
 )
 
 
@@ -63,8 +71,22 @@ class RunResult(NamedTuple):
 def infer(request: Request) -> RunResult:
     """Do what `fit` was asked to."""
     forking.enter()
-    with caches.bounded():
+    with caches.bounded(), _named_memory_errors(request.checkpointer):
         return _infer(request)
+
+
+@contextlib.contextmanager
+def _named_memory_errors(checkpointer: Checkpointer | None) -> Iterator[None]:
+    """An allocation that failed, in Python or in XLA, is an `OutOfMemoryError`."""
+    try:
+        yield
+    except (MemoryError, SystemError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
+            raise
+        remedy = "Use fewer rows at a time (batch_size, microbatch) or a smaller network."
+        if checkpointer is not None:
+            remedy += f" The run in {checkpointer.folder} can be resumed from its last checkpoint."
+        raise OutOfMemoryError(f"The run needs more memory than there is. {remedy}") from error
 
 
 def _infer(request: Request) -> RunResult:

@@ -127,16 +127,22 @@ class Checkpointer(SignalListener):
             dict(first["fingerprints"])
         except Exception as error:
             refuse_folder(self.folder / FIT, f"its description is invalid ({error})")
-        self._note_versions(first.get("versions"))
+        self._note_versions(first.get("versions"), first.get("processes"))
         self._find()
 
-    def _note_versions(self, stored: Any) -> None:
-        for name, now in versions().items():
+    def _note_versions(self, stored: Any, processes: Any) -> None:
+        now = jax.process_count() if self.is_shared else 1
+        if processes not in (None, now):
+            self._notes.append(
+                f"Resumed on {now} process(es) after {processes}: sums over rows differ by rounding"
+                " from those of a run that was never interrupted."
+            )
+        for name, version in versions().items():
             before = stored.get(name) if isinstance(stored, dict) else None
-            if before != now:
+            if before != version:
                 self._notes.append(
-                    f"Resumed with {name} {now} after {before}: the last bits may differ from those"
-                    " of a run that was never interrupted."
+                    f"Resumed with {name} {version} after {before}: the last bits may differ from"
+                    " those of a run that was never interrupted."
                 )
 
     @property
@@ -227,6 +233,7 @@ class Checkpointer(SignalListener):
             "every": self.every[0],
             "keep": self.keep,
             "versions": versions(),
+            "processes": jax.process_count() if self.is_shared else 1,
         }
         folders.write_folder(self.folder / FIT, arrays, description)
 
