@@ -99,7 +99,7 @@ def test_classes_and_an_ensemble(short, monkeypatch):
     ).fit(x[:60], labels[:60])
     assert isinstance(ensemble.posterior_.family, Mixture)
     assert ensemble.chosen_["prior_scale"] == 3.0
-    with pytest.raises(ArgumentError, match=r"3 members by ensemble.*Fit again on all rows"):
+    with pytest.raises(ArgumentError, match=r"3 points by ensemble.*again on all rows"):
         ensemble.partial_fit(x[60:], labels[60:])
 
 
