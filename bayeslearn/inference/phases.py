@@ -71,8 +71,7 @@ def start_chains(
                 raise
             begin = None
             failures.append(chain)
-        is_checked = begin is not None and context.target.is_density
-        if is_checked and not bool(jnp.isfinite(log_joint(begin.target, begin.q.mean))):
+        if begin is not None and not _is_finite_density(begin):
             begin = None
             failures.append(chain)
         begins.append(begin)
@@ -80,6 +79,13 @@ def start_chains(
         return begins, []
     who = "The chains" if len(failures) == len(starts) else f"{len(failures)} chain(s)"
     return begins, [f"{who} start without a warm start, which met a density that is not finite."]
+
+
+def _is_finite_density(begin: StartingPoint) -> bool:
+    """Whether a warm start ended where a bare density is finite; not checked for models."""
+    if not begin.target.is_density:
+        return True
+    return bool(jnp.isfinite(log_joint(begin.target, begin.q.mean)))
 
 
 def freeze_leaves(
