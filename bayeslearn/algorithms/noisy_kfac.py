@@ -77,7 +77,7 @@ class NoisyKFAC(SizedStep, ModeStart):
         "learning_rate": (0.1, 0.03),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
-        "clip": (None, 0.01),
+        "clip": (0.01, 0.01),
     }
 
     learning_rate: float | None = hyper(
@@ -106,7 +106,7 @@ class NoisyKFAC(SizedStep, ModeStart):
     clip: float | None = hyper(
         None,
         "largest root mean square of a natural step over the weights, before the learning rate;"
-        " None: no limit, and 0.01 above 10,000 weights",
+        " None: 0.01",
         above=0,
         optional=True,
         real=True,
