@@ -43,7 +43,7 @@ def calibrate(
     output = Output(as_json, quiet)
     schema = runs.read_schema(run)
     file_options = flags.pick(flags.FileOptions, options)
-    table, x = inputs.read_new_rows(output, schema, new, "new", file_options)
+    table, x = inputs.read_new_rows(output, schema, new, "new", file_options, True)
     estimator = runs.load_model(run)
     y = schema.read_target(table, getattr(estimator, "classes_", None))
     if not no_cache:

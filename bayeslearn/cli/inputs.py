@@ -47,9 +47,14 @@ class NewRows(NamedTuple):
 
 
 def read_new_rows(
-    output: Output, schema: encoding.Schema, path: str, argument: str, options: FileOptions
+    output: Output,
+    schema: encoding.Schema,
+    path: str,
+    argument: str,
+    options: FileOptions,
+    has_target: bool = False,
 ) -> NewRows:
-    """A file to predict, encoded as the training table was."""
+    """A file to predict, encoded as the training table was; `has_target`: its target is used."""
     with output.progress(f"reading {path}"):
         raw = files.read(path, argument=argument, remedies=NEW_FILE, **options.for_file())
         if not raw.num_rows:
@@ -58,7 +63,8 @@ def read_new_rows(
     for note in raw.notes:
         output.note(note)
     known = {column.name for column in schema.columns}
-    extra = [name for name in raw.names if name not in known | {schema.target}]
+    known |= {schema.target} if has_target else set()
+    extra = [name for name in raw.names if name not in known]
     if extra:
         plural = "s" if len(extra) > 1 else ""
         output.note(f"Not used: the column{plural} {join_names(extra)}.")

@@ -8,7 +8,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn.data.rows import Rows
 from bayeslearn.errors import ArgumentError
-from bayeslearn.tabular import folds
+from bayeslearn.tabular import folds, trials
 from bayeslearn.tabular.folds import KeyedRows, Keys
 
 EXACT = {"hidden": (), "method": "conjugate", "random_state": 0}
@@ -123,3 +123,26 @@ def test_labels_of_weight_zero_take_their_groups_with_them():
     estimator.fit(x, labels, sample_weight=weight, groups=np.arange(30) // 3)
     assert estimator.classes_.tolist() == ["a", "b"]
     assert float(estimator.posterior_.target.num_data) in (16.0,)  # 8 of 10 groups
+
+
+@pytest.mark.parametrize(
+    ("groups", "time_order", "expected"),
+    [
+        (None, None, range(0, 60, 5)),
+        (np.arange(60) // 6, None, [*range(6), *range(30, 36)]),
+        (None, True, range(50, 60)),
+    ],
+)
+def test_candidates_are_scored_on_whole_groups_and_on_the_latest_rows(
+    groups, time_order, expected, monkeypatch
+):
+    monkeypatch.setattr(trials, "SHORT", trials.Method("ensemble", num_members=2, num_steps=20))
+    x = np.random.default_rng(0).normal(size=(60, 1))
+    problem = trials.Problem(
+        *(Rows(x, x[:, 0], np.ones(60)), False, ((2,),), (1.0,), ("learned",)),
+        lambda _: bl.Model(bl.networks.MLP([2]), bl.likelihoods.Gaussian(), bl.priors.Normal()),
+        *(lambda _: 1e9, np.ones(()), 0, folds.keys_of(groups, time_order, 60)),
+    )
+    trial = trials.run_trial(problem, trials.Candidate((2,), 1.0, "learned"), range(1), None)
+    scored = np.flatnonzero(np.isin(x, trial.folds[0].rows.x))
+    np.testing.assert_array_equal(scored, expected)
