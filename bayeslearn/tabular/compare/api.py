@@ -101,14 +101,10 @@ def compare(
     _check_criterion(by, table.task)
     _check_options(table.task, options)
     plan = make_plan(table, int(splits), float(test_fraction), int(seed))
-    experiment = Experiment(table, plan, options, int(seed), by, devices)
+    experiment = Experiment(table, plan, options, int(seed), by, float(test_fraction), devices)
     shared = None if seconds is None else Budget(seconds, int(splits), began)
-    files = None
-    if results is not None:
-        known = {"splits": int(splits), "test_fraction": float(test_fraction), "seed": int(seed)}
-        known |= {"task": table.task, "by": by, "classes": about["classes"]}
-        files = Results(results, experiment, algorithms, known | {"options": json_value(options)})
-    runs = {}
+    settings = about | _settings(experiment, algorithms) | {"budget": seconds}
+    files = None if results is None else Results(results, experiment, algorithms, settings)
     if gather and files is not None:
         runs = files.read_all(algorithms)
     else:
@@ -117,26 +113,30 @@ def compare(
             runs = run_all(experiment, own, shared, bar, n_jobs, files)
     others = MethodRun(status=NOT_TRIED, reason="It belongs to another job of the array.")
     runs = {label: runs.get(label, others) for label in algorithms}
+    settings["seconds"] = time.perf_counter() - began
     split = plan.splits[0]
-    settings = about | {
-        "methods": list(algorithms),
-        "budget": seconds,
-        "by": by,
-        "splits": int(splits),
-        "test_fraction": float(test_fraction),
-        "test_rows": len(plan.test),
-        "train_rows": len(split.train),
-        "validation_rows": len(split.validation),
-        "seed": int(seed),
-        "options": json_value(options),
-        "seconds": time.perf_counter() - began,
-    }
     first_split = (*table.rows(split.train), *table.rows(plan.test))
     found = summarize(runs, algorithms, shared, settings, first_split, table.task)
     if array_task is not None:
         part = f"This is job {array_task[0]} of {array_task[1]}: gather all of them to choose."
         found = dataclasses.replace(found, recommended=None, recommendation=part)
     return found
+
+
+def _settings(experiment: Experiment, algorithms: dict[str, Method]) -> dict[str, JSON]:
+    """What is needed to repeat it, beside the data."""
+    plan = experiment.plan
+    return {
+        "methods": list(algorithms),
+        "by": experiment.by,
+        "splits": len(plan.splits),
+        "test_fraction": experiment.test_fraction,
+        "test_rows": len(plan.test),
+        "train_rows": len(plan.splits[0].train),
+        "validation_rows": len(plan.splits[0].validation),
+        "seed": experiment.seed,
+        "options": json_value(experiment.options),
+    }
 
 
 def summarize(
