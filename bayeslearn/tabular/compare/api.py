@@ -87,10 +87,7 @@ def compare(
             and `validation_fraction` reach the methods that know them.
     """
     began = time.perf_counter()
-    check_whole("splits", splits, least=1)
-    check_seed(seed)
-    if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
-        refuse("test_fraction", test_fraction, "be between 0 and 1")
+    _check_numbers(splits, test_fraction, seed)
     seconds = parse_budget(budget)
     layout = mesh.layout(None, devices)
     if layout is not None and layout.is_shared and seconds is not None:
@@ -114,13 +111,15 @@ def compare(
     others = MethodRun(status=NOT_TRIED, reason="It belongs to another job of the array.")
     runs = {label: runs.get(label, others) for label in algorithms}
     settings["seconds"] = time.perf_counter() - began
-    split = plan.splits[0]
-    first_split = (*table.rows(split.train), *table.rows(plan.test))
+    first_split = (*table.rows(plan.splits[0].train), *table.rows(plan.test))
     found = summarize(runs, algorithms, shared, settings, first_split, table.task)
-    if array_task is not None:
-        part = f"This is job {array_task[0]} of {array_task[1]}: gather all of them to choose."
-        found = dataclasses.replace(found, recommended=None, recommendation=part)
-    return found
+    return found if array_task is None else _without_choice(found, array_task)
+
+
+def _without_choice(found: Comparison, part: tuple[int, int]) -> Comparison:
+    """A part of the methods is no ground for a choice."""
+    reason = f"This is job {part[0]} of {part[1]}: gather all of them to choose."
+    return dataclasses.replace(found, recommended=None, recommendation=reason)
 
 
 def _settings(experiment: Experiment, algorithms: dict[str, Method]) -> dict[str, JSON]:
@@ -185,6 +184,13 @@ def versions() -> dict[str, JSON]:
 
     others = {"numpy": np.__version__, "scikit-learn": sklearn.__version__}
     return {**fingerprints.versions(), **others}
+
+
+def _check_numbers(splits: int, test_fraction: float, seed: int) -> None:
+    check_whole("splits", splits, least=1)
+    check_seed(seed)
+    if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
+        refuse("test_fraction", test_fraction, "be between 0 and 1")
 
 
 def _check_tasks(
