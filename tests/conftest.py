@@ -77,16 +77,6 @@ def _group_for_workers(items):
         item.add_marker(pytest.mark.xdist_group(group))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def unbounded_caches():
-    """Tests that count what is compiled do not depend on those before them."""
-    from bayeslearn.inference import caches
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caches, "MAX_PROGRAMS", 10**9)
-        yield
-
-
 @pytest.fixture(autouse=True, scope="module")
 def memory():
     """Compiled functions are kept for ever: let go of them between files once they are many."""

@@ -22,7 +22,6 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.processes import is_first, map_collective_errors
 from bayeslearn.errors import OutOfMemoryError
 from bayeslearn.families.base import Family
-from bayeslearn.inference import caches
 from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
@@ -71,7 +70,7 @@ class RunResult(NamedTuple):
 def infer(request: Request) -> RunResult:
     """Do what `fit` was asked to."""
     forking.enter()
-    with caches.bounded(), _named_memory_errors(request.checkpointer):
+    with _named_memory_errors(request.checkpointer):
         return _infer(request)
 
 

@@ -87,10 +87,7 @@ def compare(
             and `validation_fraction` reach the methods that know them.
     """
     began = time.perf_counter()
-    check_whole("splits", splits, least=1)
-    check_seed(seed)
-    if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
-        refuse("test_fraction", test_fraction, "be between 0 and 1")
+    _check_numbers(splits, test_fraction, seed)
     seconds = parse_budget(budget)
     layout = mesh.layout(None, devices)
     if layout is not None and layout.is_shared and seconds is not None:
@@ -101,14 +98,10 @@ def compare(
     _check_criterion(by, table.task)
     _check_options(table.task, options)
     plan = make_plan(table, int(splits), float(test_fraction), int(seed))
-    experiment = Experiment(table, plan, options, int(seed), by, devices)
+    experiment = Experiment(table, plan, options, int(seed), by, float(test_fraction), devices)
     shared = None if seconds is None else Budget(seconds, int(splits), began)
-    files = None
-    if results is not None:
-        known = {"splits": int(splits), "test_fraction": float(test_fraction), "seed": int(seed)}
-        known |= {"task": table.task, "by": by, "classes": about["classes"]}
-        files = Results(results, experiment, algorithms, known | {"options": json_value(options)})
-    runs = {}
+    settings = about | _settings(experiment, algorithms) | {"budget": seconds}
+    files = None if results is None else Results(results, experiment, algorithms, settings)
     if gather and files is not None:
         runs = files.read_all(algorithms)
     else:
@@ -117,26 +110,32 @@ def compare(
             runs = run_all(experiment, own, shared, bar, n_jobs, files)
     others = MethodRun(status=NOT_TRIED, reason="It belongs to another job of the array.")
     runs = {label: runs.get(label, others) for label in algorithms}
-    split = plan.splits[0]
-    settings = about | {
-        "methods": list(algorithms),
-        "budget": seconds,
-        "by": by,
-        "splits": int(splits),
-        "test_fraction": float(test_fraction),
-        "test_rows": len(plan.test),
-        "train_rows": len(split.train),
-        "validation_rows": len(split.validation),
-        "seed": int(seed),
-        "options": json_value(options),
-        "seconds": time.perf_counter() - began,
-    }
-    first_split = (*table.rows(split.train), *table.rows(plan.test))
+    settings["seconds"] = time.perf_counter() - began
+    first_split = (*table.rows(plan.splits[0].train), *table.rows(plan.test))
     found = summarize(runs, algorithms, shared, settings, first_split, table.task)
-    if array_task is not None:
-        part = f"This is job {array_task[0]} of {array_task[1]}: gather all of them to choose."
-        found = dataclasses.replace(found, recommended=None, recommendation=part)
-    return found
+    return found if array_task is None else _without_choice(found, array_task)
+
+
+def _without_choice(found: Comparison, part: tuple[int, int]) -> Comparison:
+    """A part of the methods is no ground for a choice."""
+    reason = f"This is job {part[0]} of {part[1]}: gather all of them to choose."
+    return dataclasses.replace(found, recommended=None, recommendation=reason)
+
+
+def _settings(experiment: Experiment, algorithms: dict[str, Method]) -> dict[str, JSON]:
+    """What is needed to repeat it, beside the data."""
+    plan = experiment.plan
+    return {
+        "methods": list(algorithms),
+        "by": experiment.by,
+        "splits": len(plan.splits),
+        "test_fraction": experiment.test_fraction,
+        "test_rows": len(plan.test),
+        "train_rows": len(plan.splits[0].train),
+        "validation_rows": len(plan.splits[0].validation),
+        "seed": experiment.seed,
+        "options": json_value(experiment.options),
+    }
 
 
 def summarize(
@@ -185,6 +184,13 @@ def versions() -> dict[str, JSON]:
 
     others = {"numpy": np.__version__, "scikit-learn": sklearn.__version__}
     return {**fingerprints.versions(), **others}
+
+
+def _check_numbers(splits: int, test_fraction: float, seed: int) -> None:
+    check_whole("splits", splits, least=1)
+    check_seed(seed)
+    if not isinstance(test_fraction, numbers.Real) or not 0 < test_fraction < 1:
+        refuse("test_fraction", test_fraction, "be between 0 and 1")
 
 
 def _check_tasks(

@@ -51,6 +51,7 @@ class Experiment(NamedTuple):
     options: dict[str, Any]  # of the estimators
     seed: int
     by: str
+    test_fraction: float
     devices: str | None = None
 
 

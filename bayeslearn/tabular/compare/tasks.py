@@ -199,7 +199,8 @@ class Results:
     ):
         arrays = (np.asarray(experiment.table.X, np.float64), _numbers(experiment.table.y))
         described = {label: repr(method) for label, method in methods.items()}
-        known = {"data": digest(arrays), "methods": described, **settings}
+        known = {name: value for name, value in settings.items() if name != "budget"}
+        known |= {"data": digest(arrays), "methods": described}
         self._folder = ResultFolder(folder, known)
         self._network = experiment.options.get("network")
 
