@@ -27,9 +27,8 @@ from bayeslearn.algorithms.optimizers import (
 )
 from bayeslearn.algorithms.sized import SizedStep
 from bayeslearn.data.rows import Batch
-from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Point
-from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.priors.checks import require_fixed_scale, require_known_scale
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -106,9 +105,7 @@ class MAP(SizedStep):
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a prior whose scales are learned or unknown."""
-        if target.prior is not None and target.prior.to_train() is not target.prior:
-            must = "be one whose mode is a good network for map, as that of unknown scales is not"
-            refuse("prior", Shown(f"a {target.prior.title}"), must, "Use bl.MILE(), or a sampler.")
+        require_known_scale(target.prior, self.name)
         require_fixed_scale(
             target.prior,
             "map: the best scale of a single point is zero",

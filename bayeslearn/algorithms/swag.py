@@ -42,7 +42,7 @@ from bayeslearn.algorithms.vadam import tree_unzip
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.low_rank import LowRankGaussian
-from bayeslearn.models.priors.checks import require_fixed_scale
+from bayeslearn.models.priors.checks import require_fixed_scale, require_known_scale
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -138,7 +138,8 @@ class SWAG(RunLengthStep):
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
     def check(self, target: Target, params: PyTree) -> None:
-        """Refuse a prior with a learned scale."""
+        """Refuse a prior whose scales are learned or unknown."""
+        require_known_scale(target.prior, self.name)
         require_fixed_scale(
             target.prior,
             "swag: the best scale of a trained point is zero",

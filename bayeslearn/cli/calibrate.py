@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from bayeslearn.cache import use_compilation_cache
 from bayeslearn.cli import flags, inputs, runs
-from bayeslearn.cli.cache import use_compilation_cache
 from bayeslearn.cli.output import Output
 
 if TYPE_CHECKING:

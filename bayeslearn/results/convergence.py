@@ -131,9 +131,15 @@ def _rhat(block: np.ndarray) -> np.ndarray:
 def _potential_scale(block: np.ndarray) -> np.ndarray:
     """Square root of the ratio of the total variance to that within chains."""
     draws = block.shape[-1]
-    between = np.var(np.mean(block, axis=2), axis=1, ddof=1)
-    within = np.mean(np.var(block, axis=2, ddof=1), axis=1)
+    mean = np.where(np.ptp(block, axis=2) == 0, block[..., 0], np.mean(block, axis=2))
+    between, within = _variance(mean), np.mean(_variance(block), axis=1)
     return np.sqrt((draws * between / within + draws - 1) / draws)
+
+
+def _variance(values: np.ndarray) -> np.ndarray:
+    """Along the last axis; exactly zero for equal values, whose mean may be rounded."""
+    is_constant = np.ptp(values, axis=-1) == 0
+    return np.where(is_constant, 0.0, np.var(values, axis=-1, ddof=1))
 
 
 def _ess_tail(block: np.ndarray) -> np.ndarray:

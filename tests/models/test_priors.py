@@ -444,13 +444,14 @@ EVERY_KIND = {
     "learned": lambda k: bl.priors.Normal(learn=True),
 }
 SAMPLERS = {n for n in NAMES if bl.ALGORITHMS[n].capabilities.is_sampler}
+GAUSSIAN_ONLY = {
+    *("vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate", "noisy-kfac"),
+}
 REFUSES = {
-    "full": {"mc-dropout"},
-    "mixture": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
-    "laplace": {"vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"},
-    "hierarchical": {
-        *("map", "vogn", "vadam", "ivon", "von", "laplace", "mc-dropout", "conjugate"),
-    },
+    "full": {"mc-dropout", "noisy-kfac"},
+    "mixture": GAUSSIAN_ONLY,
+    "laplace": GAUSSIAN_ONLY,
+    "hierarchical": {"map", "swag", *GAUSSIAN_ONLY},
     "learned": {"map", "swag", "sghmc", "mc-dropout", "conjugate", *SAMPLERS},
 }
 

@@ -535,8 +535,8 @@ def test_an_own_network_and_held_out_rows():
         ({"prior_scale": "1"}, "`prior_scale` must be a positive number"),
         (
             {"noise": "loud"},
-            '`noise` must be a positive number, "auto", "learned", "heteroscedastic" or'
-            """ "student-t", got 'loud'.""",
+            '`noise` must be a positive number, "auto", "learned", "heteroscedastic",'
+            """ "student-t" or "log-normal", got 'loud'.""",
         ),
         ({"noise": 0}, "`noise` must be a positive number"),
         ({"hidden": (0,)}, "`hidden` must be positive layer sizes"),

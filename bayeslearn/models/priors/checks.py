@@ -54,3 +54,10 @@ def check_matrix(argument: str, matrix: PyTree) -> None:
         refuse(argument, Shown("one that is not"), "be symmetric")
     if np.linalg.eigvalsh(matrix)[0] <= 0:
         refuse(argument, Shown("one that is not"), "be a positive definite matrix")
+
+
+def require_known_scale(prior: BoundPrior | None, name: str) -> None:
+    """Refuse unknown scales where a single point is trained: the mode is at zero weights."""
+    if prior is not None and prior.to_train() is not prior:
+        must = f"be one whose mode is a good network for {name}, as that of unknown scales is not"
+        refuse("prior", Shown(f"a {prior.title}"), must, "Use bl.MILE(), or a sampler.")
