@@ -73,6 +73,8 @@ def test_statistics_are_those_of_arviz(name):
     function, theirs, method = STATISTICS[name]
     for shape in SHAPES:
         kinds = quantities(shape)
+        if name == "rhat" and shape == (3, 6):  # every half of a chain is constant
+            assert np.isinf(function(kinds.pop("repeated")[:, :, None]))[0]  # theirs is rounding
         values = np.stack(list(kinds.values()), axis=-1)
         np.testing.assert_allclose(
             function(values),
