@@ -57,8 +57,7 @@ MAX_KEPT_DRAWS = 1000
 
 
 class MixingWarning(UserWarning):
-    """A sampler's draws cannot be trusted yet: its chains disagree, too few draws are worth an
-    independent one, trajectories diverge or are cut short, or energies are explored slowly."""
+    """A sampler's draws cannot be trusted yet; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
