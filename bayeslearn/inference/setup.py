@@ -29,6 +29,7 @@ from bayeslearn.inference.context import named_key
 from bayeslearn.inference.evaluation_plan import EVAL_ROWS
 from bayeslearn.inference.multistart import MultiStart, further_starts
 from bayeslearn.inference.request import Request
+from bayeslearn.models.constraints import unconstrain
 from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target, check_like_training
 from bayeslearn.sizes import BYTES_PER_MEMBER, BYTES_PER_WEIGHT, check_memory
@@ -66,6 +67,8 @@ def bind(request: Request, key: Array) -> Bound:
     if isinstance(init, Gaussian):
         initial, init = init, init.mean
     if init is not None:
+        if target.kinds is not None and initial is None:
+            init = unconstrain(target.kinds, check_start(init, target.constrained(start)))
         start = check_start(init, start)
     if start is None:
         refuse("init", None, "be given to start from, for a Target that has no start of its own")

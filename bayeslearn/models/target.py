@@ -9,7 +9,7 @@ else. The prior is never scaled.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -20,6 +20,14 @@ from numpy.typing import ArrayLike
 from bayeslearn import precision, tree
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.models.constraints import (
+    Constraint,
+    Kind,
+    constrain,
+    kinds_of,
+    unconstrain,
+    unconstrained,
+)
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.protocols import Approximation, Network, WithRows
@@ -46,6 +54,7 @@ class Target(eqx.Module):
     microbatch: int | None = eqx.field(static=True, default=None)  # rows at a time, see `fit`
     remat: bool = eqx.field(static=True, default=False)
     by_layer: bool = eqx.field(static=True, default=False)  # `apply_rows`, where there is one
+    kinds: tuple[Kind, ...] | None = eqx.field(static=True, default=None)  # of a density's leaves
 
     @staticmethod
     @precision.double_precision
@@ -53,10 +62,15 @@ class Target(eqx.Module):
         log_density: Callable[[PyTree], Array],
         params: PyTree,
         init: Callable[[Array], PyTree] | None = None,
+        constraints: Mapping[str, Constraint] | None = None,
     ) -> Target:
         """Any unnormalised log-density of any pytree; `params` are the initial values.
 
         It is evaluated in double precision, and counts as one observation with a flat prior.
+        `constraints` maps names of parameters (or patterns) to "positive", "ordered", "simplex" or
+        ("interval", low, high): they are inferred as real numbers, with the Jacobian of the
+        transformation. `params`, `init`, draws, `summary` and ArviZ have the constrained values,
+        `posterior.family` the real numbers.
         `init(key)` draws parameters to start from: each chain of a sampler then has a start of its
         own, so that R-hat sees whether they find different modes. Draw widely.
         """
@@ -66,6 +80,11 @@ class Target(eqx.Module):
             refuse("init", init, "be a function that draws parameters, given a key")
         start = tree.double(check_params(jax.tree.map(jnp.asarray, params)))
         shape = jax.eval_shape(log_density, start)
+        density, draw_start, kinds = log_density, init, None
+        if constraints:
+            kinds = kinds_of(constraints, start)
+            density, draw_start = unconstrained(kinds, log_density, init)
+            start = unconstrain(kinds, start)
         if jax.tree.leaves(shape) != [shape] or shape.shape != ():
             refuse("log_density", Shown(f"a function that returns {shape}"), "return one number")
         nothing: PyTree = None
@@ -76,10 +95,16 @@ class Target(eqx.Module):
             data=None,
             num_data=jnp.asarray(1.0, jnp.float64),
             dtypes=(),
-            density=log_density,
+            density=density,
             start=start,
-            draw_start=init,
+            draw_start=draw_start,
+            kinds=kinds,
         )
+
+    @precision.double_precision
+    def constrained(self, params: PyTree) -> PyTree:
+        """Parameters of a density as its user knows them; leading axes are draws."""
+        return params if self.kinds is None else constrain(self.kinds, params)
 
     @property
     def dtype(self) -> np.dtype:

@@ -94,9 +94,9 @@ def to_arviz(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) ->
     family = posterior.family
     shape = chain_shape(posterior, num_samples)
     if isinstance(family, Draws):
-        draws = family.flat()
+        draws = posterior.target.constrained(family.flat())
     else:
-        draws = family.sample(jax.random.key(seed), shape[0] * shape[1])
+        draws = posterior.sample(seed, shape[0] * shape[1])
     weights = {
         name: np.asarray(leaf).reshape(*shape, *np.shape(leaf)[1:])
         for name, leaf in zip(tree.leaf_names(draws), jax.tree.leaves(draws), strict=True)

@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import ArrayLike
@@ -48,6 +47,7 @@ from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
+from bayeslearn.results.summaries import summarize
 from bayeslearn.sizes import check_seed
 from bayeslearn.storage import posteriors
 from bayeslearn.tree import Array, PyTree
@@ -109,13 +109,15 @@ class Posterior:
     @property
     def draws(self) -> PyTree | None:
         """A sampler's kept draws with leading axes (chains, draws); None for other methods."""
-        return self.family.draws if isinstance(self.family, Draws) else None
+        if not isinstance(self.family, Draws):
+            return None
+        return self.target.constrained(self.family.draws)
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> PyTree:
         """`num` sets of weights along a leading axis."""
         key = jax.random.key(key) if isinstance(key, int | np.integer) else key
-        return self.family.sample(key, num)
+        return self.target.constrained(self.family.sample(key, num))
 
     @double_precision
     def predict(
@@ -243,30 +245,7 @@ class Posterior:
         """
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             refuse("level", level, "be between 0 and 1, such as 0.9")
-        mean, std = self.family.mean, self.family.std
-        tail = (1.0 - level) / 2.0
-        if isinstance(self.family, Draws):
-            flat = self.family.flat()
-            lower, upper = (
-                jax.tree.map(lambda w, q=q: jnp.quantile(w, q, axis=0), flat)
-                for q in (tail, 1.0 - tail)
-            )
-        else:
-            z = jax.scipy.stats.norm.ppf(1.0 - tail)
-            lower = jax.tree.map(lambda m, s: m - z * s, mean, std)
-            upper = jax.tree.map(lambda m, s: m + z * s, mean, std)
-        columns = [jax.tree.leaves(part) for part in (mean, std, lower, upper)]
-        return [
-            {
-                "name": name,
-                "shape": tuple(m.shape),
-                "mean": np.asarray(m),
-                "std": np.asarray(s),
-                "lower": np.asarray(low),
-                "upper": np.asarray(up),
-            }
-            for name, m, s, low, up in zip(tree.leaf_names(mean), *columns, strict=True)
-        ]
+        return summarize(self.target, self.family, float(level))
 
     @moved_keywords(**MOVED)
     def update(

@@ -99,7 +99,8 @@ def _encode_posterior(
     encoder = Encoder()
     description: dict[str, Any] = {"kind": "posterior"}
     if target.is_density:
-        kept = dataclasses.replace(target, density=NotSaved("the log-density"))
+        density = NotSaved("the log-density")
+        kept = dataclasses.replace(target, density=density, draw_start=None)
     else:
         encoder.structure = _structure(fields)
         shapes = jax.tree.map(lambda leaf: leaf[:0], target.data)
