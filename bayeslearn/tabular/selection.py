@@ -227,13 +227,14 @@ def choose(
         }
         for trial in tried
     ]
+    method = method_for(name, work, speed)
     return Selection(
         best.candidate,
-        method_for(name, work, speed),
+        method,
         rows,
         _all_scores(best, problem.y_scale),
         " ".join([note, *failures]),
-        best.temperatures.get(name),
+        best.temperature_for(name, method.num_members),
         len(best.y),
     )
 
