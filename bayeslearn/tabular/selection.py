@@ -227,14 +227,13 @@ def choose(
         }
         for trial in tried
     ]
-    method = method_for(name, work, speed)
     return Selection(
         best.candidate,
-        method,
+        method_for(name, work, speed),
         rows,
         _all_scores(best, problem.y_scale),
         " ".join([note, *failures]),
-        best.temperature_for(name, method.num_members),
+        best.temperatures.get(name),
         len(best.y),
     )
 

@@ -27,18 +27,6 @@ def best_temperature(probs: np.ndarray, labels: np.ndarray, weight: np.ndarray) 
     return best_factor(objective).factor
 
 
-def extrapolated(single: float, several: float, number: int, wanted: int) -> float:
-    """The temperature for `wanted` members from those for one and for `number` of them.
-
-    m members show 1 - 1/m of the variance between members, which is what makes averages cautious:
-    log t is taken as linear in 1/m.
-    """
-    if number < 2:
-        return several
-    share = (1.0 / wanted - 1.0 / number) / (1.0 - 1.0 / number)
-    return float(several * (single / several) ** share)
-
-
 def log_prob_at(temperature: float, probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """log p_t(y) of each row."""
     chosen = tempered(probs, temperature)[np.arange(len(labels)), labels]

@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from bayeslearn.data.rows import Rows, pad_rows
-from bayeslearn.families import Draws, Mixture
-from bayeslearn.families.base import Family
+from bayeslearn.families import Mixture
 from bayeslearn.inference.api import fit
 from bayeslearn.inference.options import FitEvent
 from bayeslearn.models.model import Model
@@ -37,7 +35,7 @@ from bayeslearn.tabular.candidates import (
     PriorScale,
     allows_chains,
 )
-from bayeslearn.tabular.temperature import best_temperature, extrapolated, log_prob_at
+from bayeslearn.tabular.temperature import best_temperature, log_prob_at
 
 SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
 SELECTION_ROWS = 2048
@@ -65,7 +63,6 @@ class FoldResult(NamedTuple):
 
     rows: Rows
     predictives: dict[str, PredictiveBase]
-    singles: dict[str, list[PredictiveBase]]  # of each member and of each chain alone
     log_probs: dict[str, np.ndarray]  # of each row
     rate: float  # rows times weights, a second
 
@@ -87,28 +84,12 @@ class Trial:
             name: np.concatenate([fold.log_probs[name] for fold in folds]) for name in names
         }
         self.temperatures: dict[str, float] = {}
-        self._of_singles: dict[str, tuple[float, int]] = {}
         if has_classes:
             for name in names.keys() - {PLAIN}:
                 probs = np.concatenate([fold.predictives[name].probs for fold in folds])
                 found = best_temperature(probs, self.y, self.weight)
                 self.temperatures[name] = found
                 self.log_probs[name] = log_prob_at(found, probs, self.y)
-                self._of_singles[name] = self._temperature_of_singles(name)
-
-    def _temperature_of_singles(self, name: str) -> tuple[float, int]:
-        """The temperature that suits a member or chain alone, and how many there are."""
-        number = len(self.folds[0].singles[name])
-        probs = [fold.singles[name][i].probs for i in range(number) for fold in self.folds]
-        labels, weight = np.tile(self.y, number), np.tile(self.weight / number, number)
-        return best_temperature(np.concatenate(probs), labels, weight), number
-
-    def temperature_for(self, name: str, num_members: int) -> float | None:
-        """The temperature for another number of members; None: there is none."""
-        if name not in self.temperatures:
-            return None
-        single, number = self._of_singles[name]
-        return extrapolated(single, self.temperatures[name], number, num_members)
 
     def joined(self, other: Trial) -> Trial:
         """With the folds of another trial of the same candidate."""
@@ -173,13 +154,12 @@ def run_trial(
             progress=False,
         )
         left_out = real.take(np.flatnonzero(fold == k))
-        found, singles = _predict(posterior, left_out)
-        members = singles[ENSEMBLE]
+        found = _predict(posterior, left_out)
+        members = [found.pop(name) for name in list(found) if name.startswith("member")]
         log_probs = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
         log_probs[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
         rate = _rate(posterior, work * len(padded.y) / len(problem.rows.y))
-        found[PLAIN] = members[0]
-        results.append(FoldResult(left_out, found, singles, log_probs, rate))
+        results.append(FoldResult(left_out, found | {PLAIN: members[0]}, log_probs, rate))
     seconds = time.perf_counter() - began
     return Trial(candidate, results, seconds, problem.is_classification)
 
@@ -194,25 +174,18 @@ def num_temperature_folds(num_rows: int) -> int:
     return min(FOLDS, max(num_folds(num_rows), -(-TEMPERATURE_ROWS * FOLDS // num_rows)))
 
 
-def _predict(
-    posterior: Posterior, rows: Rows
-) -> tuple[dict[str, PredictiveBase], dict[str, list[PredictiveBase]]]:
-    """Predictions of all members and of the chains if there are any, and of each alone."""
-
-    def by(family: Family) -> PredictiveBase:
-        return dataclasses.replace(posterior, family=family).predict(rows.x)
-
+def _predict(posterior: Posterior, rows: Rows) -> dict[str, PredictiveBase]:
+    """Predictions of every member, of all of them, and of the chains if there are any."""
     family = posterior.family
     members = family.members if isinstance(family, Mixture) else posterior.state.members
-    found = {ENSEMBLE: by(Mixture(tuple(members)))}
-    singles = {ENSEMBLE: [by(member) for member in members]}
-    if isinstance(family, Draws):
-        found[MILE_NAME] = by(family)
-        chains = [
-            jax.tree.map(lambda w, i=i: w[i][None], family.draws) for i in range(len(members))
-        ]
-        singles[MILE_NAME] = [by(Draws(chain)) for chain in chains]
-    return found, singles
+    parts = {f"member {i}": member for i, member in enumerate(members)}
+    parts[ENSEMBLE] = Mixture(tuple(members))
+    if not isinstance(family, Mixture):
+        parts[MILE_NAME] = family
+    return {
+        name: dataclasses.replace(posterior, family=part).predict(rows.x)
+        for name, part in parts.items()
+    }
 
 
 def _rate(posterior: Posterior, work: float) -> float:

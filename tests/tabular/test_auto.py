@@ -14,7 +14,7 @@ from bayeslearn.families import Mixture
 from bayeslearn.tabular import candidates, selection, trials
 from bayeslearn.tabular.candidates import Candidate, Method, method_for
 from bayeslearn.tabular.selection import Selection
-from bayeslearn.tabular.temperature import best_temperature, extrapolated, log_prob_at
+from bayeslearn.tabular.temperature import best_temperature, log_prob_at
 from bayeslearn.tabular.trials import FoldResult, Problem, Trial
 
 
@@ -108,8 +108,7 @@ def trial(has_classes=False, **log_probs):
     rows = Rows(np.zeros((100, 1)), np.zeros(100, int), np.ones(100))
     probs = {name: np.exp(np.stack([v, v], axis=1)) for name, v in log_probs.items()}
     predictives = {name: SimpleNamespace(probs=value) for name, value in probs.items()}
-    singles = {name: [predictive] for name, predictive in predictives.items()}
-    fold = FoldResult(rows, predictives, singles, dict(log_probs), 1.0)
+    fold = FoldResult(rows, predictives, dict(log_probs), 1.0)
     return Trial(Candidate((4,), 3.0), [fold], 1.0, has_classes)
 
 
@@ -172,13 +171,6 @@ def test_the_temperature_sharpens_what_is_too_cautious_and_not_more():
     right = np.full((20, 2), [0.9, 0.1])
     assert best_temperature(right, np.zeros(20, int), np.ones(20)) > 0.3
     assert best_temperature(right, np.zeros(20, int), np.zeros(20)) == pytest.approx(1.0, abs=1e-3)
-
-
-def test_the_temperature_of_more_members_is_extrapolated():
-    assert extrapolated(0.9, 0.6, 2, 2) == pytest.approx(0.6)
-    assert extrapolated(0.9, 0.6, 2, 1) == pytest.approx(0.9)
-    assert extrapolated(0.9, 0.6, 2, 8) == pytest.approx(0.6 * (0.6 / 0.9) ** 0.75)
-    assert extrapolated(0.9, 0.6, 1, 8) == 0.6
 
 
 def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():
