@@ -10,7 +10,7 @@ from bayeslearn.cli.flags import NetworkOptions
 if TYPE_CHECKING:
     import bayeslearn as bl
 
-NETWORK = NetworkOptions(hidden=(5,), num_steps=300)
+NETWORK = NetworkOptions(hidden=(5,), num_steps=400)
 SPLITS = 2
 SHORT: dict[str, dict[str, int]] = {  # of methods that would take minutes
     "hmc": {"num_warmup": 150, "num_samples": 150, "max_leapfrog": 32},
