@@ -391,3 +391,24 @@ def test_heteroscedastic_noise_is_found_and_ignorance_grows_outside():
     far = posterior.predict(np.array([[-6.0], [6.0]]))
     assert np.all(far.epistemic > 3 * p.epistemic.mean())
     assert 0.85 < bl.metrics.coverage(posterior.predict(x), y, 0.9) < 0.95
+
+
+@pytest.mark.parametrize("kind", [bl.likelihoods.HeteroscedasticGaussian, bl.likelihoods.StudentT])
+def test_noise_of_rounded_numbers_is_at_least_the_rounding_error(kind, x64):
+    """A scale near 0 at a grade would have a density without bound, whatever it does elsewhere."""
+    rng = np.random.default_rng(0)
+    grades, numbers = rng.integers(3, 9, 60), rng.normal(size=60)
+    y = np.stack([grades / 2, numbers], axis=1)
+    least = np.array([0.5 / np.sqrt(12), 1e-3 * numbers.std()]) + np.exp(-10) * y.std(axis=0)
+    lowest = jnp.array([0.0, 0.0, -100.0, -100.0])
+    bound, _ = kind(1e-3).bind(y)
+    np.testing.assert_allclose(np.exp(bound.log_std(lowest)), least, rtol=1e-6)
+    one, _ = kind(1e-3).bind(y[:, 0], weight=np.ones(60))
+    np.testing.assert_allclose(np.exp(one.log_std(lowest[1:3]))[0], least[0], rtol=1e-6)
+    # Rows that do not count, and twice as many rows or weights of two, change nothing.
+    aside = np.concatenate([y, [[3.1, 0.0]]]), np.append(np.ones(60), 0.0)
+    twice = np.concatenate([y, y]), np.ones(120)
+    for other in (aside, twice, (y, np.full(60, 2.0))):
+        again, _ = kind(1e-3).bind(*other)
+        np.testing.assert_allclose(again.min_scale[0], bound.min_scale[0], rtol=1e-12)
+    assert kind().bind(y)[0].min_scale is None

@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import Array
 
+ROUNDED_ROWS = 20  # fewer do not show whether y is rounded
+SAME_VALUE = 1e-9  # relative to the range; closer numbers differ by the arithmetic behind them
+
 
 def as_numeric(y: ArrayLike) -> np.ndarray:
     """y as an array of finite numbers."""
@@ -72,6 +75,23 @@ def column_scale(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndar
         mean = np.average(table, axis=0, weights=weight)
         std = np.sqrt(np.average((table - mean) ** 2, axis=0, weights=weight))
     return np.where(std > 0, std, 1.0)
+
+
+def rounding_error(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """Standard deviation that rounding adds to each column; 0 for one that is not rounded.
+
+    A column is rounded if its values occur twice or more on average, to their smallest difference.
+    """
+    weight = np.ones(len(table)) if weight is None else weight
+
+    def one(column: np.ndarray) -> float:
+        values = np.unique(column[weight > 0])
+        if len(values) < 2 or np.sum(weight) < max(2 * len(values), ROUNDED_ROWS):
+            return 0.0
+        gaps = np.diff(values)
+        return float(np.min(gaps[gaps > SAME_VALUE * np.ptp(values)]) / np.sqrt(12.0))
+
+    return np.array([one(column) for column in table.T])
 
 
 def check_spd(argument: str, value: ArrayLike, remedy: str = "") -> None:

@@ -13,7 +13,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from bayeslearn.errors import check_positive, refuse
 from bayeslearn.models.likelihoods.base import ColumnLikelihood, Params
-from bayeslearn.models.likelihoods.checks import as_positive, as_table, column_scale
+from bayeslearn.models.likelihoods.checks import (
+    as_positive,
+    as_table,
+    column_scale,
+    rounding_error,
+)
 from bayeslearn.numerics import LOG_2PI
 from bayeslearn.tree import Array
 
@@ -160,7 +165,9 @@ class ScaledByInput(ColumnLikelihood):
     logarithm a of its noise scale relative to the standard deviation of y. The noise scale is
     sd(y) exp(10 tanh(a / 10)): close to sd(y) exp(a) near zero and within exp(+-10) of sd(y), so
     that it does not overflow far from the data. `min_scale`, relative to sd(y) too, is added to it:
-    noise that vanishes at some rows makes a single error there cost everything.
+    noise that vanishes at some rows makes a single error there cost everything. Of a rounded y it
+    is at least the rounding error, gap / sqrt(12): densities at its values have no bound otherwise,
+    and pay for means that are wrong.
 
     Rows of large noise have small gradients of their mean, so that a plain network may never learn
     it there. `to_train` multiplies the gradient of a row by the noise scale (the beta-NLL of
@@ -174,15 +181,22 @@ class ScaledByInput(ColumnLikelihood):
     is_weighted: bool = eqx.field(default=False, static=True, kw_only=True)  # see `to_train`
 
     def __check_init__(self) -> None:
-        if self.min_scale is not None:
+        if self.min_scale is not None and self.center is None:  # bound ones have one per column
             check_positive("min_scale", self.min_scale, "Leave it out to have no bound.")
 
     def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Self, np.ndarray]:
         """The likelihood with the scale of y, and y as (rows, columns)."""
         table, columns = as_table(y)
-        center = jnp.asarray(np.log(column_scale(table, weight)), jnp.float64)
+        scale = column_scale(table, weight)
+        least = self.min_scale
+        if least is not None:
+            least = np.maximum(least, rounding_error(table, weight) / scale)
+            least = jnp.asarray(least, jnp.float64)
         bound = type(self)(
-            self.min_scale, columns=columns, center=center, is_vector=np.ndim(y) == 1
+            least,
+            columns=columns,
+            center=jnp.asarray(np.log(scale), jnp.float64),
+            is_vector=np.ndim(y) == 1,
         )
         return bound, table
 
@@ -227,7 +241,7 @@ class ScaledByInput(ColumnLikelihood):
         assert self.center is not None
         bounded = LOG_SCALE_BOUND * jnp.tanh(raw / LOG_SCALE_BOUND)
         if self.min_scale is not None:
-            bounded = jnp.logaddexp(bounded, jnp.log(jnp.asarray(self.min_scale, raw.dtype)))
+            bounded = jnp.logaddexp(bounded, self._log_least(raw))
         return jnp.reshape(jnp.asarray(self.center, raw.dtype), raw.shape) + bounded
 
     def log_std_slope(self, outputs: Array) -> Array:
@@ -237,8 +251,11 @@ class ScaledByInput(ColumnLikelihood):
         slope = 1.0 - bounded**2
         if self.min_scale is None:
             return slope
-        floor = jnp.log(jnp.asarray(self.min_scale, raw.dtype))
-        return slope * jax.nn.sigmoid(LOG_SCALE_BOUND * bounded - floor)
+        return slope * jax.nn.sigmoid(LOG_SCALE_BOUND * bounded - self._log_least(raw))
+
+    def _log_least(self, raw: Array) -> Array:
+        least = jnp.log(jnp.asarray(self.min_scale, raw.dtype))
+        return jnp.reshape(least, raw.shape) if least.ndim else least
 
 
 class HeteroscedasticGaussian(ScaledByInput):
