@@ -13,7 +13,7 @@ _is_broken = False  # whether it was forked from one that had
 
 
 class ForkError(BayesLearnError, RuntimeError):
-    """A fit was asked for in a process forked after JAX had started."""
+    """A computation was asked for in a process forked after JAX had started."""
 
 
 def enter() -> None:
@@ -21,7 +21,7 @@ def enter() -> None:
     global _has_run
     if _is_broken:
         raise ForkError(
-            "`fit` cannot run in a process forked after JAX has started: it would hang. Start"
+            "This process was forked after JAX had started, so that any computation would hang: start"
             ' processes with multiprocessing.get_context("spawn") or with joblib\'s "loky".'
         )
     _has_run = True

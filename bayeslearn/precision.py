@@ -1,6 +1,7 @@
 """Double precision inside, whatever the user's configuration: the only file that switches it.
 
-`fit`, `predict` and the public methods of posteriors and families run under `double_precision`.
+`fit`, `predict` and the public methods of posteriors and families run under `double_precision`,
+which therefore also refuses a forked process in which JAX would hang.
 A network is initialised under `user_precision` and evaluated under `network_precision`, in its
 own dtype. The user's configuration is restored on exit.
 """
@@ -19,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from bayeslearn import forking
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -28,6 +31,7 @@ _user_x64: contextvars.ContextVar[bool | None] = contextvars.ContextVar("user_x6
 @contextlib.contextmanager
 def inside_double_precision() -> Iterator[None]:
     """Enable 64-bit types in this block (and its thread)."""
+    forking.enter()
     outermost = _user_x64.get() is None
     token = _user_x64.set(bool(jax.config.read("jax_enable_x64"))) if outermost else None
     try:

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn import forking
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.data.rows import Batch
@@ -156,7 +155,6 @@ def train_member(
     params: PyTree,
 ) -> MemberResult:
     """One member; a function of its arguments alone."""
-    forking.enter()
     with inside_double_precision():
         target, validation, params = jax.tree.map(_to_jax, (target, validation, params))
         saver = Records()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from bayeslearn import forking, tree
+from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.joint import Joint
@@ -69,7 +69,6 @@ class RunResult(NamedTuple):
 
 def infer(request: Request) -> RunResult:
     """Do what `fit` was asked to."""
-    forking.enter()
     with _named_memory_errors(request.checkpointer):
         return _infer(request)
 
