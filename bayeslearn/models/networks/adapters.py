@@ -8,6 +8,9 @@ a key runs in the mode it was set to.)
 axis of length one; Equinox modules and plain functions get the example itself. An input that is a
 pytree is passed as one argument.
 
+An object with `init` and `apply` that is no pytree is taken as these two functions, which are the
+same to compiled code only where the object is: what `apply` reads of it may not change after a fit.
+
 A framework is imported only if an object of it is passed.
 """
 
@@ -22,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.models.protocols import Network
+from bayeslearn.models.protocols import Network, WithRows
 from bayeslearn.tree import Array, PyTree
 
 if TYPE_CHECKING:
@@ -257,6 +260,25 @@ class FunctionNetwork(eqx.Module):
         return self.apply_function(params, x)
 
 
+class FunctionNetworkWithRows(FunctionNetwork):
+    """The same with a faster function of many examples, as in `protocols.WithRows`."""
+
+    rows_function: Callable[[PyTree, Array], Array] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: PyTree,
+        apply_function: Callable[..., Array],
+        rows_function: Callable[[PyTree, Array], Array],
+    ):
+        super().__init__(start, apply_function)
+        self.rows_function = rows_function
+
+    def apply_rows(self, params: PyTree, x: Array) -> Array:
+        """Outputs for all rows of x."""
+        return self.rows_function(params, x)
+
+
 def as_network(network: PyTree) -> Network:
     """A network with `init` and `apply`, from one of ours or of another framework."""
     if isinstance(network, type):
@@ -264,7 +286,7 @@ def as_network(network: PyTree) -> Network:
     if _is_a(network, "flax.linen", "Module"):  # first, for it has `init` and `apply` too
         return LinenNetwork(network)
     if hasattr(network, "init") and hasattr(network, "apply"):
-        return network
+        return _as_pytree(network)
     if isinstance(network, eqx.Module) and callable(network):
         return EquinoxNetwork(network)
     if _is_a(network, "flax.nnx", "Module"):
@@ -285,6 +307,15 @@ def as_network(network: PyTree) -> Network:
         if callable(network)
         else "",
     )
+
+
+def _as_pytree(network: PyTree) -> Network:
+    """A network that compiled functions take; an object that is no pytree is static to them."""
+    if isinstance(network, eqx.Module) or all(map(eqx.is_array_like, jax.tree.leaves(network))):
+        return network
+    if isinstance(network, WithRows):
+        return FunctionNetworkWithRows(network.init, network.apply, network.apply_rows)
+    return FunctionNetwork(network.init, network.apply)
 
 
 class _Static:
