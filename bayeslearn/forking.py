@@ -21,8 +21,8 @@ def enter() -> None:
     global _has_run
     if _is_broken:
         raise ForkError(
-            "This process was forked after JAX had started, so that any computation would hang: start"
-            ' processes with multiprocessing.get_context("spawn") or with joblib\'s "loky".'
+            "This process was forked after JAX had started, so that any computation would hang:"
+            ' start processes with multiprocessing.get_context("spawn") or with joblib\'s "loky".'
         )
     _has_run = True
 

@@ -313,9 +313,10 @@ def _as_pytree(network: PyTree) -> Network:
     """A network that compiled functions take; an object that is no pytree is static to them."""
     if isinstance(network, eqx.Module) or all(map(eqx.is_array_like, jax.tree.leaves(network))):
         return network
+    init, apply = network.init, network.apply
     if isinstance(network, WithRows):
-        return FunctionNetworkWithRows(network.init, network.apply, network.apply_rows)
-    return FunctionNetwork(network.init, network.apply)
+        return FunctionNetworkWithRows(init, apply, network.apply_rows)
+    return FunctionNetwork(init, apply)
 
 
 class _Static:
