@@ -57,6 +57,11 @@ class Composite(Algorithm):
         if self.validation_fraction and self.member.capabilities.is_sampler:
             refuse("validation_fraction", self.validation_fraction, "be 0 for samplers")
 
+    @property
+    def last_part(self) -> Algorithm:
+        """The method whose result is kept."""
+        return self.member
+
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model that the members' method does not support."""
         self.member.check(self.member_target(target), params)

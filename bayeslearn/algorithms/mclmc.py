@@ -101,6 +101,10 @@ class MCLMC(Sampler):
     )
     max_energy_error: float = hyper(1000.0, "energy error of a rejected step", above=0)
 
+    def remedy_for_divergences(self) -> str:
+        """A smaller target of the step size adaptation."""
+        return "lower `energy_error`"
+
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a single parameter: a direction needs two."""
         if tree.size(params) < 2:

@@ -59,6 +59,11 @@ class MILE(Composite):
         if not isinstance(self.sampler, Sampler):
             refuse("sampler", self.sampler, "be a sampler, such as bl.MCLMC()")
 
+    @property
+    def last_part(self) -> Sampler:
+        """The sampler of each chain."""
+        return self.sampler
+
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a model that the members' method or the sampler does not support."""
         super().check(target, params)

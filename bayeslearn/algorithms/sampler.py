@@ -31,6 +31,10 @@ class Sampler(ModeStart):
         """Gradients of the longest trajectory allowed, and what helps where many are that long."""
         return math.inf, ""
 
+    def remedy_for_divergences(self) -> str:
+        """What helps where trajectories diverge."""
+        return "raise `target_acceptance` or `num_warmup`"
+
     def pooling_steps(self) -> tuple[int, ...]:
         """Numbers of steps after which chains pool their adaptation."""
         return ()

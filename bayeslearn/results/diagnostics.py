@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from bayeslearn import tree
+from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.data.rows import Batch, total_weight
 from bayeslearn.errors import ArgumentError, Shown, refuse
@@ -126,18 +127,31 @@ def _rhat_log_density(posterior: Posterior) -> float:
     return float(rhat(posterior.trace["log_density"][:, :, None])[0])
 
 
+def _sampler(posterior: Posterior) -> Sampler | None:
+    """The sampler that made the chains, which may be a part of the method."""
+    algorithm = posterior.algorithm
+    if isinstance(algorithm, Composite):
+        algorithm = algorithm.last_part
+    return algorithm if isinstance(algorithm, Sampler) else None
+
+
+def _thin(posterior: Posterior) -> int:
+    """Steps per saved draw."""
+    sampler = _sampler(posterior)
+    return 1 if sampler is None else sampler.thin
+
+
 def _divergences(posterior: Posterior) -> tuple[str, bool]:
     """The sentence on divergent trajectories, and whether they are too many."""
     diverging = posterior.trace.get("diverging")
     if diverging is None or not np.sum(diverging):
         return "", False
-    number, total = int(np.sum(diverging)), diverging.size * getattr(posterior.algorithm, "thin", 1)
-    remedy = "lower `energy_error`"
-    if hasattr(posterior.algorithm, "target_acceptance"):
-        remedy = "raise `target_acceptance` or `num_warmup`"
+    sampler = _sampler(posterior)
+    number, total = int(np.sum(diverging)), diverging.size * _thin(posterior)
+    remedy = "" if sampler is None else f"{sampler.remedy_for_divergences()}, or "
     text = (
         f"{number} of {total} trajectories diverged: the draws may miss where the density changes"
-        f" quickly; {remedy}, or use parameters of like scale and without limits."
+        f" quickly; {remedy}use parameters of like scale and without limits."
     )
     return text, number > MAX_DIVERGING * total
 
@@ -178,8 +192,7 @@ def _bfmi(posterior: Posterior) -> np.ndarray:
 
 def _energy(posterior: Posterior) -> np.ndarray | None:
     """Energies (chains, draws); None without, or if they are averages over thinned steps."""
-    is_thinned = isinstance(posterior.algorithm, Sampler) and posterior.algorithm.thin > 1
-    return None if is_thinned else posterior.trace.get("energy")
+    return None if _thin(posterior) > 1 else posterior.trace.get("energy")
 
 
 def _some_weights(posterior: Posterior) -> np.ndarray:

@@ -125,3 +125,45 @@ def test_only_samplers_are_diagnosed():
     posterior = bl.fit(problem.model, "map", (problem.x, problem.y), seed=0, num_steps=20)
     with pytest.raises(ArgumentError, match=r"map is not a sampler: look at posterior\.trace"):
         posterior.diagnostics()
+
+
+def thinned_hmc(num_samples, thin):
+    """Trajectories of which many are called divergent, of one chain whatever `thin` is."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * jnp.sum(w**2), jnp.ones(2))
+    sizes = {"num_warmup": 20, "num_samples": num_samples, "thin": thin}
+    algorithm = bl.HMC(**sizes, num_leapfrog=3, max_energy_error=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bl.MixingWarning)
+        return bl.fit(target, algorithm, seed=0, num_chains=2)
+
+
+def test_divergences_of_thinned_steps_are_counted_and_not_averaged():
+    whole, thinned = thinned_hmc(24, 1), thinned_hmc(6, 4)
+    wanted = whole.trace["diverging"].reshape(2, 6, 4).sum(axis=-1)
+    assert 0 < wanted.sum() < wanted.size * 4
+    np.testing.assert_array_equal(thinned.trace["diverging"], wanted)
+    assert thinned.diagnostics().divergences == whole.diagnostics().divergences == wanted.sum()
+    said = f"{wanted.sum():.0f} of 48 trajectories diverged"
+    for posterior in whole, thinned:
+        assert any(said in note and "raise `target_acc" in note for note in posterior.notes)
+    # What is no count stays a mean.
+    np.testing.assert_allclose(
+        thinned.trace["acceptance"],
+        whole.trace["acceptance"].reshape(2, 6, 4).mean(axis=-1),
+        rtol=1e-12,
+    )
+
+
+def test_chains_after_an_ensemble_are_diagnosed_as_those_of_their_sampler():
+    sampler = bl.MCLMC(num_warmup=10, num_samples=3, thin=4, max_energy_error=1e-9)
+    problem = problems.regression()
+    posterior = bl.fit(
+        problem.model,
+        bl.MILE(num_members=2, sampler=sampler, validation_fraction=0.0),
+        (problem.x, problem.y),
+        seed=0,
+        num_steps=20,
+    )
+    (said,) = (note for note in posterior.notes if "diverged" in note)
+    assert f"{posterior.diagnostics().divergences} of 24 trajectories" in said
+    assert "lower `energy_error`" in said
