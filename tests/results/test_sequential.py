@@ -251,6 +251,26 @@ def test_weights_and_reruns_agree_with_the_exact_posterior(sampled, monkeypatch)
         old.update(new, history=(problem.x[:20], problem.y[:20]))
 
 
+def test_new_rows_count_by_their_weights(sampled):
+    """Of draws and of a Gaussian q: a weight of n is the row n times, also in `num_data`."""
+    problem, old = sampled
+    counts = np.array([2, 1, 3])
+    new = 0.2 * problem.x[50:53], 0.2 * problem.y[50:53]  # so little that draws are reweighted
+    repeated = tuple(np.repeat(part, counts, axis=0) for part in new)
+    exact = bl.fit(problem.model, "conjugate", (problem.x[:50], problem.y[:50]), seed=0)
+    for posterior in old, exact:
+        weighted, twice = posterior.update((*new, counts)), posterior.update(repeated)
+        np.testing.assert_allclose(
+            weighted.family.mean_vector(), twice.family.mean_vector(), rtol=1e-9
+        )
+        assert float(weighted.target.num_data) == float(twice.target.num_data)
+        assert weighted.notes == twice.notes
+    assert "importance weights" in old.update((*new, counts)).notes[0]
+    assert float(old.update((*new, counts)).target.num_data) == 50 + counts.sum()
+    rerun = exact.update((*new, counts)).update((problem.x[53:], problem.y[53:]))
+    assert float(rerun.target.num_data) == 7  # the older rows are in the prior
+
+
 def test_surprising_data_are_not_left_to_weights(sampled):
     problem, old = sampled
     quick = bl.HMC(num_warmup=50, num_samples=50)
