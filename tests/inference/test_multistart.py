@@ -13,6 +13,7 @@ from interruption import Killed, kill_after
 
 import bayeslearn as bl
 from bayeslearn.inference import kernels, multistart, phases, run
+from bayeslearn.inference.context import RunContext
 from bayeslearn.storage.checkpoints import Checkpointer
 
 STARTS = 3
@@ -291,6 +292,28 @@ def test_a_start_that_fails_is_passed_over(problem, monkeypatch):
     failing |= {f"main/start {number}.0" for number in range(STARTS)}
     with pytest.raises(bl.DivergenceError, match="lost"):
         fit(problem, starts=SHORT)
+
+
+def test_a_candidate_that_fails_leaves_nothing_in_the_trace(problem, tmp_path, monkeypatch):
+    """With checkpoints on: what it had written is there when the main phase begins."""
+    maybe_save, last = RunContext.maybe_save, "main/candidate 2"
+    occasions = []
+
+    def fail(context, state):
+        maybe_save(context, state)
+        occasions.append(context.phase)
+        if context.phase == last and state.now >= 40:
+            raise bl.DivergenceError("lost")
+
+    monkeypatch.setattr(RunContext, "maybe_save", fail)
+    results = []
+    for checkpoint in (None, bl.Checkpoint(tmp_path / "run", every=30)):
+        occasions.clear()
+        results.append(fit(problem, starts=SHORT, checkpoint=checkpoint))
+        assert next(name for name in reversed(occasions) if name != "main") == last
+    lengths = [{name: len(part) for name, part in p.trace.items()} for p in results]
+    assert lengths[0] == lengths[1]
+    assert_same(*results)
 
 
 def test_starts_are_shortened_within_a_given_number_of_steps(problem, monkeypatch):

@@ -1,4 +1,4 @@
-"""Estimators do what `fit` does: the same posterior, from the rows they were given and no others."""
+"""Estimators do what `fit` does: the same posterior, from the rows they were given alone."""
 
 from __future__ import annotations
 
