@@ -34,7 +34,7 @@ class Bumps:
 
 class BumpsByRows(Bumps):
     def apply_rows(self, params, x):
-        return jax.vmap(lambda row: self.apply(params, row))(x) + 100.0  # to be told apart
+        return jax.vmap(lambda row: self.apply(params, row))(x) + 100.0  # so that it shows
 
 
 class Pair(NamedTuple):
