@@ -5,8 +5,8 @@
 
 Closed form: linear models, two modes. Quadrature over the scales, the rest in closed form: AR(5),
 eight schools, 50 groups. Importance sampling with Student's t: logistic, GARCH, mixture. Long runs
-of BlackJAX's NUTS, with its own window adaptation: the Poisson GP and the network; and of all models
-`--check` compares a BlackJAX run with the reference.
+of BlackJAX's NUTS, with its own window adaptation: the Poisson GP and the network. `--check`
+compares a shorter BlackJAX run of any model with its reference.
 """
 
 from __future__ import annotations
@@ -188,7 +188,6 @@ def blackjax_draws(name: str, kept: int = KEPT, chains: int = CHAINS) -> np.ndar
     """(chains, draws, quantities) of BlackJAX's NUTS, adapted by its own windows."""
     import blackjax
     import jax
-    import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
 
     model = gold.MODELS[name]()

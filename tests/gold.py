@@ -1,4 +1,4 @@
-"""Models with known posteriors: densities in JAX, data from fixed seeds, moments in `data/gold.json`.
+"""Models with known posteriors: densities in JAX, data from fixed seeds, moments in a file.
 
 `benchmarks/gold_reference.py` computes the moments from densities of its own, by closed forms,
 quadrature and importance sampling where that is possible, else with BlackJAX.
@@ -50,9 +50,9 @@ class Gold(NamedTuple):
         draws = posterior.draws
         if self.model is not None:
             network = self.model.network
-            at = jax.vmap(network.apply, (None, 0))
-            every = jax.jit(jax.vmap(jax.vmap(lambda w: at(w, NETWORK_AT.astype(np.float32))[:, 0])))
-            return np.asarray(every(draws["network"]), np.float64)
+            rows = NETWORK_AT.astype(np.float32)
+            outputs = jax.vmap(lambda w: jax.vmap(network.apply, (None, 0))(w, rows)[:, 0])
+            return np.asarray(jax.jit(jax.vmap(outputs))(draws["network"]), np.float64)
         leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
         return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], axis=-1)
 
