@@ -270,7 +270,8 @@ def main():
             found = gold.errors(blackjax_draws(name, 2000, 4), stored["models"][name])
             print(f"{name}: BlackJAX {found}", flush=True)
             continue
-        stored["models"][name] = REFERENCES[name]()
+        found = REFERENCES[name]() | {"at_start": gold.MODELS[name]().at_start()}
+        stored["models"][name] = found
         print(name, stored["models"][name]["source"], flush=True)
         text = json.dumps(stored, separators=(",", ":")).replace('},"', '},\n"')
         gold.MOMENTS.write_text(text + "\n")

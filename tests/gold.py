@@ -45,6 +45,14 @@ class Gold(NamedTuple):
             self.log_density, self.params, init=self.init, constraints=self.constraints
         )
 
+    def at_start(self) -> float:
+        """The log-density of the initial values; of a network, the sum of its data."""
+        if self.model is not None:
+            return float(sum(part.astype(np.float64).sum() for part in self.data))
+        with jax.enable_x64(True):
+            target = self.target()
+            return float(target.density(target.start))
+
     def quantities(self, posterior: bl.Posterior) -> np.ndarray:
         """(chains, draws, quantities): the parameters, or predictions of the network."""
         draws = posterior.draws

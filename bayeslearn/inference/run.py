@@ -46,7 +46,7 @@ ONE_START = (
 )
 NO_MEMORY = (  # as XLA says it, and Python where not even an exception could be made
     "RESOURCE_EXHAUSTED|[Oo]ut of memory|Cannot allocate memory|bad_alloc"
-    "|error return without exception set"
+    "|error return without exception set|can't start new thread"  # which needs a stack
 )
 
 
@@ -79,7 +79,7 @@ def _named_memory_errors(checkpointer: Checkpointer | None) -> Iterator[None]:
     """An allocation that failed, in Python or in XLA, is an `OutOfMemoryError`."""
     try:
         yield
-    except (MemoryError, SystemError, jax.errors.JaxRuntimeError) as error:
+    except (MemoryError, SystemError, RuntimeError) as error:  # JAX's are RuntimeErrors
         if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
             raise
         remedy = "Use fewer rows at a time (batch_size, microbatch) or a smaller network."

@@ -130,6 +130,14 @@ def test_saturation_is_named_with_its_remedy():
     assert said in posterior.diagnostics().warning
 
 
+def test_saturation_on_a_network_names_a_sampler_that_costs_less():
+    """Longer trajectories would cost more: see "Saturation" in docs/algorithms/nuts.md."""
+    algorithm = bl.NUTS(max_doublings=2, num_warmup=20, num_samples=20)
+    posterior = quietly(problems.small_model(), algorithm, problems.wiggle(30), seed=0)
+    (said,) = (note for note in posterior.notes if "saturated" in note)
+    assert "use bl.MCLMC(num_samples=1000, thin=100)" in said
+
+
 def test_a_dense_covariance_is_shrunk_by_the_number_of_its_draws():
     sizes = [float(warming.window_size(500, jnp.asarray(end))) for end in (100, 150, 250, 450)]
     assert sizes == [25, 50, 100, 200]
