@@ -27,7 +27,7 @@ import gold  # noqa: E402
 
 DRAWS, BLOCK = 1_000_000, 20_000
 FREEDOM = 5.0  # of the proposal
-KEPT, CHAINS = 10_000, 8
+CHAINS = 8
 
 
 def exact(mean, std) -> dict:
@@ -184,7 +184,7 @@ def mixture() -> dict:
     return weighted(log_density, np.array([-1.5, 1.1, 0.0, 0.0, 0.0]), constrain)
 
 
-def blackjax_draws(name: str, kept: int = KEPT, chains: int = CHAINS) -> np.ndarray:
+def blackjax_draws(name: str, kept: int, chains: int = CHAINS, warmup: int = 1000) -> np.ndarray:
     """(chains, draws, quantities) of BlackJAX's NUTS, adapted by its own windows."""
     import blackjax
     import jax
@@ -206,7 +206,7 @@ def blackjax_draws(name: str, kept: int = KEPT, chains: int = CHAINS) -> np.ndar
             warm = blackjax.window_adaptation(
                 blackjax.nuts, log_joint, is_mass_matrix_diagonal=False, target_acceptance_rate=0.95
             )
-            (state, parameters), _ = warm.run(adapt, first, 2000)
+            (state, parameters), _ = warm.run(adapt, first, warmup)
             kernel = blackjax.nuts(log_joint, **parameters)
 
             def one(state, key):
@@ -234,27 +234,29 @@ def _network_density(model):
     return log_joint, jnp.zeros(31), lambda z: outputs(z, jnp.asarray(gold.NETWORK_AT))
 
 
-def sampled(name: str) -> dict:
+def sampled(name: str, kept: int) -> dict:
     """Moments and their errors from the spread of the chains' own."""
-    draws = blackjax_draws(name)
+    draws = blackjax_draws(name, kept)
     by_chain = draws.mean(axis=1), draws.std(axis=1)
     errors = [part.std(axis=0, ddof=1) / np.sqrt(len(draws)) for part in by_chain]
     flat = draws.reshape(-1, draws.shape[-1])
-    return moments(flat.mean(axis=0), flat.std(axis=0), *errors, "BlackJAX NUTS, 8 x 10,000 draws")
+    return moments(
+        flat.mean(axis=0), flat.std(axis=0), *errors, f"BlackJAX NUTS, {CHAINS} x {kept} draws"
+    )
 
 
 REFERENCES = {
     "linear": lambda: linear(False),
     "collinear": lambda: linear(True),
     "logistic": logistic,
-    "poisson_gp": lambda: sampled("poisson_gp"),
+    "poisson_gp": lambda: sampled("poisson_gp", 10_000),
     "ar5": ar5,
     "garch": garch,
     "mixture": mixture,
     "schools_centred": lambda: schools(True),
     "schools": lambda: schools(False),
     "hierarchical": hierarchical,
-    "network": lambda: sampled("network"),
+    "network": lambda: sampled("network", 2500),
     "two_modes": lambda: exact([3.0, 0.0], [np.sqrt(1.0 + 0.21 * 100.0), 1.0]),
 }
 

@@ -1,7 +1,7 @@
 """Many short fits in one process: does memory grow, and is anything compiled again?
 
     python benchmarks/soak.py --fits 2000 --out benchmarks/results/soak.json
-    python benchmarks/soak.py --shapes 200            # every fit and prediction has another number of rows
+    python benchmarks/soak.py --shapes 200            # another number of rows every time
     python benchmarks/soak.py --shapes 200 --padded   # with FitOptions(merge_rows=True)
 
 Fits of several algorithms in turn, each with other rows and another seed, one in ten with

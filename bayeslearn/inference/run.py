@@ -250,7 +250,7 @@ def _run_sampler(
     plan: StepPlan,
 ) -> _Finished:
     """The chains of a sampler, each from a start of its own where there are several."""
-    begins, notes = start_chains(context, algorithm, starts, plan)
+    begins, notes = start_chains(context, algorithm, starts, plan, is_legacy=request.is_legacy)
     if len(starts) == 1 and not request.is_legacy:
         notes.append(ONE_START)
     num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)

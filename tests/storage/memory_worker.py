@@ -2,8 +2,8 @@
 
     python memory_worker.py PHASE FOLDER
 
-The callback lowers the limit of the address space to what is in use and a little more; the next step
-of the phase cannot make the activations of a wide layer. A process of its own: the limit is of all.
+The callback lowers the limit of the address space to what is in use and a little more; the next
+step of the phase cannot make the activations of a wide layer. It limits the whole process.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def main(name: str, folder: str) -> None:
         bl.fit(model, algorithm, data, callback=lose, checkpoint=checkpoint, **options)
     except bl.OutOfMemoryError as error:
         limit(resource.RLIM_INFINITY)
-        assert "can be resumed from its last checkpoint" in str(error), error
-        print("named", flush=True)
+        is_named = "can be resumed from its last checkpoint" in str(error)
+        print("named" if is_named else error, flush=True)
     resumed = bl.resume(folder, data, callback=False)
     whole = bl.fit(model, algorithm, data, **options)
     for a, b in zip(*(jax.tree.leaves(p.family) for p in (resumed, whole)), strict=True):

@@ -55,15 +55,14 @@ def test_memory_that_ends_in_a_phase_is_named_and_the_run_resumes(tmp_path, phas
     ids=str,
 )
 def test_every_way_in_which_memory_ends_has_one_name(error):
-    with pytest.raises(bl.OutOfMemoryError, match="needs more memory than there is"):
-        with _named_memory_errors(None):
-            raise error
+    must = pytest.raises(bl.OutOfMemoryError, match="needs more memory than there is")
+    with must, _named_memory_errors(None):
+        raise error
 
 
 def test_other_errors_keep_theirs():
-    with pytest.raises(RuntimeError, match="shapes differ") as caught:
-        with _named_memory_errors(None):
-            raise RuntimeError("shapes differ")
+    with pytest.raises(RuntimeError, match="shapes differ") as caught, _named_memory_errors(None):
+        raise RuntimeError("shapes differ")
     assert not isinstance(caught.value, MemoryError)
 
 
