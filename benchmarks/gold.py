@@ -31,9 +31,8 @@ SAMPLERS = ("nuts", "hmc", "mams", "mclmc", "metropolis-hastings")
 EASY = ("linear", "logistic")
 
 
-def run(name: str, sampler: str, seed: int, reference: dict) -> dict:
+def run(model: gold.Gold, sampler: str, seed: int, reference: dict) -> dict:
     """One fit with defaults, and what became of it."""
-    model = gold.MODELS[name]()
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -68,12 +67,13 @@ def keep(key: str, result: dict) -> None:
 def measure(args: argparse.Namespace) -> None:
     references = gold.references()
     for name in args.models:
+        model = gold.MODELS[name]()
         for sampler in args.samplers:
             for seed in range(args.seeds):
                 key = f"{name} {sampler} {seed}"
                 if key in stored() and not args.again:
                     continue
-                result = run(name, sampler, seed, references[name])
+                result = run(model, sampler, seed, references[name])
                 keep(key, result)
                 print(key, verdict(result), result, flush=True)
 
@@ -91,8 +91,9 @@ def false_alarms(args: argparse.Namespace) -> None:
     """Warnings of runs that are right: at most 2 of 100."""
     references = gold.references()
     for name in [name for name in args.models if name in EASY]:
+        model = gold.MODELS[name]()  # once: every run of a sampler is one program
         for sampler in args.samplers:
-            found = [run(name, sampler, seed, references[name]) for seed in range(args.seeds)]
+            found = [run(model, sampler, seed, references[name]) for seed in range(args.seeds)]
             verdicts = [verdict(result) for result in found]
             counts = {v: verdicts.count(v) for v in sorted(set(verdicts))}
             reasons = sorted({result["warning"][:90] for result in found if result["warning"]})

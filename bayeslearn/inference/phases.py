@@ -19,7 +19,7 @@ from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
 
-# Log-densities of draws are about d / 2 below the mode's: a chain has to come near it, and leaves it
+# Draws have log-densities d / 2 below the mode's: a chain has to come near it, and leaves it
 # again.
 CHAIN_GAIN, CHAIN_PATIENCE = 0.1, 5  # nats of the moving average, in so many evaluations
 
