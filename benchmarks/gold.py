@@ -82,7 +82,7 @@ def verdict(result: dict) -> str:
     """What matters of a run: a wrong one that does not warn is the worst."""
     if "error" in result:
         return "failed"
-    if result["is_right"]:
+    if result["is_within"]:
         return "right, warned" if result["warning"] else "right"
     return "warned" if result["warning"] else "WRONG"
 

@@ -70,7 +70,7 @@ class Errors(NamedTuple):
 
     mean: float  # largest |error| of a mean, in posterior sds
     std: float  # largest relative error of an sd
-    is_right: bool
+    is_within: bool
     ess: float  # the smallest, of values and squares
 
 
@@ -85,10 +85,10 @@ def errors(values: np.ndarray, reference: dict[str, Any]) -> Errors:
     own_std = squares.std(axis=(0, 1)) / np.sqrt(ess_squares) / (2.0 * std * true_std)
     mcse = np.hypot(own, np.array(reference["mean_error"]) / true_std)
     mcse_std = np.hypot(own_std, np.array(reference["std_error"]) / true_std)
-    is_right = np.all(mean_error <= MAX_MEAN + ERRORS * mcse)
-    is_right &= np.all(std_error <= MAX_STD + ERRORS * mcse_std)
+    is_within = np.all(mean_error <= MAX_MEAN + ERRORS * mcse)
+    is_within &= np.all(std_error <= MAX_STD + ERRORS * mcse_std)
     smallest = float(min(ess.min(), ess_squares.min()))
-    return Errors(float(mean_error.max()), float(std_error.max()), bool(is_right), smallest)
+    return Errors(float(mean_error.max()), float(std_error.max()), bool(is_within), smallest)
 
 
 def references() -> dict[str, dict[str, Any]]:

@@ -35,18 +35,18 @@ def sampled(name, algorithm, seed=0):
 def test_means_and_sds_are_right(name, algorithm):
     """Three Monte-Carlo errors beyond a tenth of an sd: more than five of them at these sizes."""
     found, _ = sampled(name, algorithm)
-    assert found.is_right, found
+    assert found.is_within, found
 
 
 @pytest.mark.slow(reason="nine models with five samplers")
 @pytest.mark.parametrize("name", ["nuts", "hmc", "mams", "mclmc", "metropolis-hastings"])
-def test_every_sampler_is_right_or_warns(name):
+def test_every_sampler_is_within_or_warns(name):
     wrong = {}
     for model in gold.MODELS:
         if model == "two_modes":  # four chains miss one of them once in eight: test_sampling.py
             continue
         found, has_warned = sampled(model, bl.ALGORITHMS[name]())
-        if not found.is_right and not has_warned:
+        if not found.is_within and not has_warned:
             wrong[model] = found
         jax.clear_caches()  # of ten models
     assert not wrong
