@@ -66,7 +66,7 @@ def keep(key: str, result: dict) -> None:
 
 def measure(args: argparse.Namespace) -> None:
     references = gold.references()
-    for name in args.models:
+    for name in [name for name in args.models if name in references]:
         model = gold.MODELS[name]()
         for sampler in args.samplers:
             for seed in range(args.seeds):

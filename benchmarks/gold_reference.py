@@ -184,7 +184,7 @@ def mixture() -> dict:
     return weighted(log_density, np.array([-1.5, 1.1, 0.0, 0.0, 0.0]), constrain)
 
 
-def blackjax_draws(name: str, kept: int, chains: int = CHAINS, warmup: int = 1000) -> np.ndarray:
+def blackjax_draws(name: str, kept: int, chains: int = CHAINS, warmup: int = 600) -> np.ndarray:
     """(chains, draws, quantities) of BlackJAX's NUTS, adapted by its own windows."""
     import blackjax
     import jax
@@ -256,7 +256,7 @@ REFERENCES = {
     "schools_centred": lambda: schools(True),
     "schools": lambda: schools(False),
     "hierarchical": hierarchical,
-    "network": lambda: sampled("network", 2500),
+    "network": lambda: sampled("network", 1000),
     "two_modes": lambda: exact([3.0, 0.0], [np.sqrt(1.0 + 0.21 * 100.0), 1.0]),
 }
 
