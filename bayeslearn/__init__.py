@@ -70,6 +70,7 @@ _HOMES = {
     "DivergenceError": "bayeslearn.errors",
     "Interrupted": "bayeslearn.errors",
     "OutOfMemoryError": "bayeslearn.errors",
+    "StoppedError": "bayeslearn.errors",
     "StorageError": "bayeslearn.errors",
     "load": "bayeslearn.results.posterior",
     "use_compilation_cache": "bayeslearn.cache",
@@ -160,6 +161,7 @@ if TYPE_CHECKING:
     from bayeslearn.errors import DivergenceError as DivergenceError
     from bayeslearn.errors import Interrupted as Interrupted
     from bayeslearn.errors import OutOfMemoryError as OutOfMemoryError
+    from bayeslearn.errors import StoppedError as StoppedError
     from bayeslearn.errors import StorageError as StorageError
     from bayeslearn.inference.api import fit as fit
     from bayeslearn.inference.api import resume as resume

@@ -45,6 +45,10 @@ class OutOfMemoryError(BayesLearnError, MemoryError):
     """An allocation failed in the middle of a run."""
 
 
+class StoppedError(BayesLearnError, RuntimeError):
+    """A callback stopped a sampler in its warm-up, before there was a draw to return."""
+
+
 class StorageError(BayesLearnError):
     """Something cannot be saved as data, or a folder is not a sound one of ours."""
 

@@ -268,6 +268,7 @@ def summary(runs: list[dict]) -> dict:
 def main(arguments: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--per-run", type=int, default=KILLS_PER_RUN)
     parser.add_argument("--algorithms", nargs="*")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, help="where the runs are kept meanwhile")
@@ -303,7 +304,7 @@ def main(arguments: list[str] | None = None) -> dict:
             left = given.kills - summary(results["runs"])["kills"]
             run = one_run(
                 name,
-                min(KILLS_PER_RUN, left),
+                min(given.per_run, left),
                 results["expected"][name],
                 results["seconds"][name],
                 Path(work),

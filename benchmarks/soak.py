@@ -1,6 +1,8 @@
 """Many short fits in one process: does memory grow, and is anything compiled again?
 
     python benchmarks/soak.py --fits 2000 --out benchmarks/results/soak.json
+    python benchmarks/soak.py --shapes 200            # another number of rows every time
+    python benchmarks/soak.py --shapes 200 --padded   # with FitOptions(merge_rows=True)
 
 Fits of several algorithms in turn, each with other rows and another seed, one in ten with
 checkpoints, each followed by a prediction. After the first --settle fits, when all is compiled,
@@ -35,12 +37,49 @@ def anonymous() -> float:
     return int(found[1]) * 1024 / 1e6
 
 
+def new_shapes(number: int, is_padded: bool) -> dict:
+    """Fits of 30, 31, 32, ... rows: megabytes and compiled programs of each."""
+    compiled: list[str] = []
+
+    def listen(event: str, duration: float, **details) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(details.get("fun_name", "?"))
+
+    monitoring.register_event_duration_secs_listener(listen)
+    model = bl.Model(bl.networks.MLP([4]), bl.likelihoods.Gaussian(noise_scale=0.2))
+    options = bl.FitOptions(merge_rows=is_padded)
+    rng = np.random.default_rng(0)
+    readings = []
+    for rows in range(30, 30 + number):
+        x = rng.normal(size=(rows, 2))
+        y = np.sin(x[:, 0]) + 0.2 * rng.normal(size=rows)
+        bl.fit(model, "vogn", (x, y), seed=0, num_steps=40, options=options).predict(x)
+        gc.collect()
+        readings.append((rows, anonymous(), len(compiled)))
+    rows, megabytes, programs = np.asarray(readings).T
+    late = slice(2, None)  # the first ones compile what all share
+    results = {
+        "padded": is_padded,
+        "fits": number,
+        "mb_per_fit": round(float(np.polyfit(rows[late], megabytes[late], 1)[0]), 3),
+        "first_mb": megabytes[2],
+        "last_mb": megabytes[-1],
+        "programs_per_fit": round(float(programs[-1] - programs[2]) / (number - 3), 2),
+    }
+    print(json.dumps(results), flush=True)
+    return results
+
+
 def main(arguments: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fits", type=int, default=2000)
     parser.add_argument("--settle", type=int, default=200)
+    parser.add_argument("--shapes", type=int, help="fits of changing row counts, instead")
+    parser.add_argument("--padded", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
+    if given.shapes:
+        return new_shapes(given.shapes, given.padded)
     warnings.simplefilter("ignore", bl.MixingWarning)
     compiled: list[str] = []
 

@@ -34,8 +34,11 @@ from bayeslearn.algorithms.hamiltonian import (
     metric,
 )
 from bayeslearn.data.rows import Batch
+from bayeslearn.errors import refuse
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array
+from bayeslearn.tree import Array, PyTree
+
+MAX_LEAPFROG = 2**20  # a trajectory cannot be interrupted
 
 
 class HMCInfo(NamedTuple):
@@ -57,11 +60,24 @@ class HMC(HamiltonianSampler):
 
     path_length: float = hyper(1.5, "length of a trajectory in posterior sds", above=0)
     num_leapfrog: int | None = hyper(
-        None, "leapfrog steps per trajectory, instead of path_length", least=1, optional=True
+        None,
+        "leapfrog steps per trajectory, instead of path_length",
+        least=1,
+        most=MAX_LEAPFROG,
+        optional=True,
     )
-    max_leapfrog: int = hyper(128, "maximum number of leapfrog steps per trajectory", least=1)
+    max_leapfrog: int = hyper(
+        128, "maximum number of leapfrog steps per trajectory", least=1, most=MAX_LEAPFROG
+    )
     jitter: float = hyper(0.2, "relative jitter of step size and path", least=0, below=1)
     max_energy_error: float = hyper(1000.0, "energy error of a divergent trajectory", above=0)
+
+    def check(self, target: Target, params: PyTree) -> None:
+        """Refuse more steps than are allowed, which would be cut in silence."""
+        super().check(target, params)
+        if self.num_leapfrog is not None and self.num_leapfrog > self.max_leapfrog:
+            remedy = f"Or write max_leapfrog={self.num_leapfrog}."
+            refuse("num_leapfrog", self.num_leapfrog, f"be at most {self.max_leapfrog}", remedy)
 
     def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
         """`max_leapfrog` gradients, unless the number of steps is given."""

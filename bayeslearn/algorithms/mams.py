@@ -64,7 +64,9 @@ class MAMS(HamiltonianSampler):
         real=True,
     )
     jitter: float = hyper(0.5, "relative jitter of the number of steps", least=0, below=1)
-    max_steps: int = hyper(128, "maximum steps per trajectory, of two gradients each", least=1)
+    max_steps: int = hyper(
+        128, "maximum steps per trajectory, of two gradients each", least=1, most=2**19
+    )
     max_energy_error: float = hyper(1000.0, "energy error of a divergent trajectory", above=0)
 
     def check(self, target: Target, params: PyTree) -> None:

@@ -83,7 +83,7 @@ class MCLMC(Sampler):
 
     num_warmup: int = hyper(5000, "steps that adapt and are discarded", least=0)
     num_samples: int = hyper(500, "saved draws per chain", least=1)
-    thin: int = hyper(10, "steps per saved draw", least=1)
+    thin: int = hyper(10, "steps per saved draw", least=1, most=10**6)
     step_size: float = hyper(0.1, "initial step size; warm-up adapts it", above=0)
     energy_error: float = hyper(
         1e-3, "target of the mean squared energy error per dimension", above=0

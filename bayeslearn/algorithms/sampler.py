@@ -25,7 +25,7 @@ class Sampler(ModeStart):
 
     num_warmup: int = hyper(500, "steps that adapt and are discarded", least=0)
     num_samples: int = hyper(1000, "saved draws per chain", least=1)
-    thin: int = hyper(1, "steps per saved draw", least=1)
+    thin: int = hyper(1, "steps per saved draw", least=1, most=10**6)
 
     def longest_trajectory(self, num_weights: int) -> tuple[float, str]:
         """Gradients of the longest trajectory allowed, and what helps where many are that long."""

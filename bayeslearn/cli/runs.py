@@ -129,19 +129,29 @@ def write_run(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def read_json(run: str, name: str, must: str) -> dict[str, Any]:
+def read_json(run: str, name: str, must: str, *, needs_checksum: bool = False) -> dict[str, Any]:
     """A JSON file of a run's folder."""
     try:
-        return sealed.loads((Path(run) / name).read_bytes())
+        return sealed.loads((Path(run) / name).read_bytes(), needs_checksum=needs_checksum)
     except (OSError, StorageError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         refuse("run", Shown(f"{run} ({name}: {reason})"), must)
 
 
+def _is_of_first_version(run: str) -> bool:
+    """Whether version 0.1 wrote the run, by the manifest of its model, which has a checksum."""
+    from bayeslearn.storage.folders import written_by
+
+    try:
+        return written_by(Path(run) / MODEL).split(".")[:2] == ["0", "1"]
+    except StorageError:
+        return False
+
+
 def read_schema(run: str) -> Schema:
     """The schema of the table that a run was fitted to."""
     must = "be a folder that `bayeslearn fit` or `compare` wrote"
-    stored = read_json(run, TABLE, must)
+    stored = read_json(run, TABLE, must, needs_checksum=not _is_of_first_version(run))
     try:
         return Schema.from_dict(stored)
     except (KeyError, TypeError, AttributeError):

@@ -28,6 +28,7 @@ class EarlyStopping:
 
     def __init__(self, patience: int | None):
         self.patience = patience
+        self.min_gain = 0.0  # by which the objective has to rise to count as a new best
         self.keeps_last = False  # the last iterate is the result, and `update` only counts
         self.state: PyTree = None
         self.target: Target | None = None
@@ -69,7 +70,7 @@ class EarlyStopping:
         window = self.values[-WINDOW:]
         average = float(np.mean(window))
         is_tied = average >= self.best - self.tie_margin
-        if average > self.best:
+        if average > self.best + self.min_gain:
             self.best = average
             self.tie_margin = TIE_STANDARD_ERRORS * error / math.sqrt(len(window))
             self.num_since_best = 0

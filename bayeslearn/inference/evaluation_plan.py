@@ -1,11 +1,11 @@
 """How often a run is evaluated, and on how many rows and draws: a fixed rule on shapes.
 
-Small runs have up to 100 evaluations of 64 draws on up to 8,192 rows. Where that would be much work
-(minibatches, or many weights) evaluations cost a twentieth of the run's steps, counted in rows: a
-forward pass is a third of a gradient. Half of that is for the lower bound at the end. Very short
-runs and many held-out rows may cost more: there is at least one evaluation, of a batch and all
-held-out rows. Evaluations run through one batch of rows and one draw at a time, and so need no more
-memory than a step.
+Small runs have up to 100 evaluations of 64 draws on up to 8,192 rows, and no fewer than one every
+10,000 steps. Where that would be much work (minibatches, or many weights) evaluations cost a
+twentieth of the run's steps, counted in rows: a forward pass is a third of a gradient. Half of that
+is for the lower bound at the end. Very short runs and many held-out rows may cost more: there is at
+least one evaluation, of a batch and all held-out rows. Evaluations run through one batch of rows
+and one draw at a time, and so need no more memory than a step.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bayeslearn.tree import LARGE_NETWORK, PyTree
 
 EVALUATIONS = 100  # in a full-length run
 MIN_EVAL_EVERY = 10  # steps between evaluations in a short one: an evaluation costs steps
+MAX_EVAL_EVERY = 10_000  # in a long one: between them nobody hears of the run, or can stop it
 EVAL_DRAWS = 64
 EVAL_BATCH = 16  # of those at a time
 EVAL_ROWS = 8192
@@ -123,7 +124,7 @@ def plan_evaluations(
     work = weights * min(rows, EVAL_ROWS) * _least_draws(algorithm, EVAL_DRAWS)
     if target.is_density or (weights <= LARGE_NETWORK and not (is_minibatch and work > FREE)):
         fewest = min(MIN_EVAL_EVERY, num_steps // MIN_EVAL_EVERY)
-        every = eval_every or max(1, fewest, num_steps // EVALUATIONS)
+        every = eval_every or max(1, fewest, min(num_steps // EVALUATIONS, MAX_EVAL_EVERY))
         return EvaluationPlan(min(num_steps, every))
     piece = min(batch_size, rows, target.microbatch or batch_size)
     budget = COST / FORWARD * num_steps * max(gradients(), 1) * batch_size
@@ -131,6 +132,7 @@ def plan_evaluations(
     least = draws * (piece + num_held_out)
     if eval_every is None:
         most = min(EVALUATIONS, max(FEWEST, num_steps // STEPS_BETWEEN))
+        most = max(most, -(-num_steps // MAX_EVAL_EVERY))
         number = int(np.clip((budget - final) / (PIECES * least), FEWEST, most))
         number = max(1, min(number, int((budget - final) / least)))
         eval_every = -(-num_steps // number)

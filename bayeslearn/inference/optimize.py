@@ -75,6 +75,7 @@ def optimize(
     patience: int | None = None,
     *,
     may_end: bool = True,
+    min_gain: float = 0.0,
 ) -> RunOutcome:
     """Run one phase of at most `num_steps` steps, those of `start` included.
 
@@ -82,7 +83,7 @@ def optimize(
     """
     algorithm = algorithm.for_network(tree.size(params))
     loop = _Loop(context, algorithm, params, start, num_steps, eval_every, patience, may_end)
-    return loop.restored() or loop.run()
+    return loop.restored() or loop.run(min_gain)
 
 
 class _Loop:
@@ -165,11 +166,12 @@ class _Loop:
         context.phases.append(Phase(**record["phase"]) if "phase" in record else unknown)
         return RunOutcome(state, target, None, {}, None, "", [], 0.0)
 
-    def run(self) -> RunOutcome:
+    def run(self, min_gain: float) -> RunOutcome:
         """The loop itself."""
         context, algorithm = self.context, self.algorithm
         run = self.prepared()
         run.best.keeps_last = algorithm.capabilities.returns_last_state
+        run.best.min_gain = min_gain
         advance = self.compiled(run)
         compile_time = time.perf_counter() - self.began
         label = algorithm.name if context.phase == MAIN else f"{algorithm.name}, {context.phase}"

@@ -19,6 +19,10 @@ from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
 
+# Draws have log-densities d / 2 below the mode's: a chain has to come near it, and leaves it
+# again.
+CHAIN_GAIN, CHAIN_PATIENCE = 0.1, 5  # nats of the moving average, in so many evaluations
+
 
 class WarmStart(NamedTuple):
     """What a method starts from: the result of another, which has a warm start of its own.
@@ -27,6 +31,8 @@ class WarmStart(NamedTuple):
     """
 
     multistart: MultiStart | None = None
+    min_gain: float = 0.0
+    patience: int = PATIENCE
 
     def run(
         self, context: RunContext, algorithm: Algorithm, starts: list[PyTree], plan: StepPlan
@@ -50,7 +56,16 @@ class WarmStart(NamedTuple):
             here = dataclasses.replace(here, target=given.with_prior(given.prior.to_train()))
         own = plan_steps(before, plan.warm_start)
         earlier = self.run(here, before, starts, own)
-        run = optimize(here, before, starts[0], earlier, own.own, None, PATIENCE)
+        run = optimize(
+            here,
+            before,
+            starts[0],
+            earlier,
+            own.own,
+            None,
+            self.patience,
+            min_gain=self.min_gain,
+        )
         q = before.approximation(run.target, run.state)
         compile_time = run.compile_time + (0.0 if earlier is None else earlier.compile_time)
         is_same = here.target.prior is given.prior
@@ -58,19 +73,26 @@ class WarmStart(NamedTuple):
 
 
 def start_chains(
-    context: RunContext, algorithm: Algorithm, starts: list[PyTree], plan: StepPlan
+    context: RunContext,
+    algorithm: Algorithm,
+    starts: list[PyTree],
+    plan: StepPlan,
+    *,
+    is_legacy: bool = False,
 ) -> tuple[list[StartingPoint | None], list[str]]:
     """The warm start of each chain, and notes.
 
     A bare density may have no mode that can be reached, such as one truncated where it is highest:
     chains then start at the parameters themselves.
     """
+    # Those of version 0.1 went on to the mode itself.
+    warm_start = WarmStart() if is_legacy else WarmStart(None, CHAIN_GAIN, CHAIN_PATIENCE)
     begins: list[StartingPoint | None] = []
     failures = []
     for chain, params in enumerate(starts):
         here = context if chain == 0 else context.subphase(f"chain {chain}")
         try:
-            begin = WarmStart().run(here, algorithm, [params], plan)
+            begin = warm_start.run(here, algorithm, [params], plan)
         except DivergenceError:
             if not context.target.is_density:
                 raise

@@ -46,7 +46,7 @@ ONE_START = (
 )
 NO_MEMORY = (  # as XLA says it, and Python where not even an exception could be made
     "RESOURCE_EXHAUSTED|[Oo]ut of memory|Cannot allocate memory|bad_alloc"
-    "|error return without exception set"
+    "|error return without exception set|can't start new thread"  # which needs a stack
 )
 
 
@@ -78,7 +78,7 @@ def _named_memory_errors(checkpointer: Checkpointer | None) -> Iterator[None]:
     """An allocation that failed, in Python or in XLA, is an `OutOfMemoryError`."""
     try:
         yield
-    except (MemoryError, SystemError, jax.errors.JaxRuntimeError) as error:
+    except (MemoryError, SystemError, RuntimeError) as error:  # JAX's are RuntimeErrors
         if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
             raise
         remedy = "Use fewer rows at a time (batch_size, microbatch) or a smaller network."
@@ -249,7 +249,7 @@ def _run_sampler(
     plan: StepPlan,
 ) -> _Finished:
     """The chains of a sampler, each from a start of its own where there are several."""
-    begins, notes = start_chains(context, algorithm, starts, plan)
+    begins, notes = start_chains(context, algorithm, starts, plan, is_legacy=request.is_legacy)
     if len(starts) == 1 and not request.is_legacy:
         notes.append(ONE_START)
     num_chains = NUM_CHAINS if request.num_chains is None else int(request.num_chains)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,9 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.sampler import Sampler
-from bayeslearn.errors import DivergenceError
+from bayeslearn.errors import DivergenceError, StoppedError
 from bayeslearn.inference.chains import ChainPlacement, draw, sample_marginalized
-from bayeslearn.inference.context import RunContext, named_key
+from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.kernels import init_state, init_state_from
 from bayeslearn.inference.optimize import RunOutcome, StartingPoint
 from bayeslearn.inference.options import Phase
@@ -26,6 +27,7 @@ from bayeslearn.tree import Array, PyTree
 CHUNK = 50  # draws per compiled call; of cheap densities up to ten times as many
 CHEAP_COST = 1.5e6  # rows times weights
 CHUNK_BYTES = 64e6
+MAX_INNER = 100_000  # steps per compiled call, which cannot be stopped
 
 
 def sample(
@@ -55,10 +57,25 @@ def sample(
             context.maybe_save(run)
             metrics, was_warmup = chains.next_draws(run)
             bar.update(run.step, {"warmup": 1.0, **metrics} if run.warmup_left else metrics)
-            if context.notify(run, algorithm.name, total, metrics) and not was_warmup:
+            stops = context.notify(run, algorithm.name, total, metrics)
+            if stops and not was_warmup:
                 run.stop_reason = f"The callback stopped it at step {run.step}."
                 run.has_ended = True
+            elif stops and context.phase == MAIN:  # a member's chain stops at its first draws
+                give_up(context, run, algorithm)
     return chains.finished(run, began, compile_time)
+
+
+def give_up(context: RunContext, run: SamplingState, algorithm: Sampler) -> NoReturn:
+    """The callback has stopped a run that has no draws to return."""
+    text = (
+        f"The callback stopped {algorithm.name} at step {run.step} of its {algorithm.num_warmup}"
+        " warm-up steps, before the first draw: there is no posterior to return."
+    )
+    if context.checkpointer is not None:
+        context.checkpointer.save(context.phase, run)
+        text += f" To go on, {context.checkpointer.resume_hint()}."
+    raise StoppedError(text)
 
 
 class _Chains:
@@ -137,7 +154,7 @@ class _Chains:
         algorithm, placement = self.algorithm, self.placement
         is_warmup = run.warmup_left > 0
         inner = 1 if is_warmup else algorithm.thin
-        count = min(self.limit, run.warmup_left or run.draws_left)
+        count = min(self.limit, run.warmup_left or run.draws_left, max(1, MAX_INNER // inner))
         pooling = min((step for step in self.pooling_steps if step > run.step), default=None)
         if pooling is not None:
             count = min(count, pooling - run.step)

@@ -106,19 +106,25 @@ def _normal_scores(block: np.ndarray) -> np.ndarray:
     from scipy.special import ndtri  # slow to import
 
     flat = block.reshape(len(block), -1)
-    order = np.argsort(flat, axis=1, kind="stable")
+    size = flat.shape[1]
+    order = np.argsort(flat, axis=1)  # ties have one rank, in whatever order
+    # Ranks are whole or half numbers, of which there are fewer than draws of all quantities.
+    of_rank = ndtri((0.5 * np.arange(2 * size) + 0.625) / (size + 0.25))
     ordered = np.take_along_axis(flat, order, axis=1)
-    position = np.broadcast_to(np.arange(flat.shape[1]), flat.shape)
     is_new = np.ones(flat.shape, bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    is_end = np.ones(flat.shape, bool)
-    is_end[:, :-1] = is_new[:, 1:]
-    first = np.maximum.accumulate(np.where(is_new, position, 0), axis=1)
-    last = np.where(is_end, position, flat.shape[1])
-    last = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
-    ranks = np.empty(flat.shape)
-    np.put_along_axis(ranks, order, 0.5 * (first + last) + 1.0, axis=1)
-    return ndtri((ranks - 0.375) / (flat.shape[1] + 0.25)).reshape(block.shape)
+    by_rank = np.broadcast_to(of_rank[::2], flat.shape)
+    if not np.all(is_new):
+        position = np.broadcast_to(np.arange(size), flat.shape)
+        is_end = np.ones(flat.shape, bool)
+        is_end[:, :-1] = is_new[:, 1:]
+        first = np.maximum.accumulate(np.where(is_new, position, 0), axis=1)
+        last = np.where(is_end, position, size)
+        last = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+        by_rank = of_rank[first + last]
+    scores = np.empty(flat.shape)
+    np.put_along_axis(scores, order, by_rank, axis=1)
+    return scores.reshape(block.shape)
 
 
 def _rhat(block: np.ndarray) -> np.ndarray:

@@ -34,6 +34,11 @@ MIN_ESS_PER_CHAIN = 50
 MAX_DIVERGING = 1e-3  # fraction of the trajectories
 MAX_SATURATED = 0.05  # fraction of the draws whose trajectories were cut at the longest
 MIN_BFMI = 0.3
+# No mass matrix suits all of a network's posterior, whose scales change from place to place.
+NETWORK_REMEDY = (
+    "use bl.MCLMC(num_samples=1000, thin=100), which draws independent predictions of a network"
+    " with fewer gradients"
+)
 MIN_DRAWS_FOR_BFMI = 100
 
 
@@ -165,6 +170,8 @@ def _saturation(posterior: Posterior) -> str:
     fraction = float(np.mean(numbers >= longest * algorithm.thin))
     if fraction <= MAX_SATURATED:
         return ""
+    if algorithm.name != "mclmc" and not posterior.target.is_density:
+        remedy = f"{NETWORK_REMEDY}, or {remedy}"
     effect = "may be off" if algorithm.name == "nuts" else "are more correlated than they need be"
     return (
         f"{fraction:.0%} of the trajectories of {algorithm.name} were saturated: cut at"

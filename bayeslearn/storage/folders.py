@@ -108,6 +108,14 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
     return arrays, manifest["description"]
 
 
+def written_by(path: str | os.PathLike[str]) -> str:
+    """The version of bayeslearn that wrote a folder; its arrays are not read."""
+    try:
+        return str(_read_manifest(_place(path)).get("bayeslearn"))
+    except OSError as error:
+        _refuse_folder(_place(path), str(error.strerror or error))
+
+
 def _place(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(os.path.abspath(os.fspath(path)))

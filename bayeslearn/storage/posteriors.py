@@ -181,7 +181,8 @@ def _decode_posterior(
     parts["target"] = dataclasses.replace(parts["target"], **model)
     for name in ("family", "scaling", "calibrator"):
         _check_finite(name, parts[name])
-    _check_finite("target", parts["target"].frozen)
+    for name in ("likelihood", "prior", "frozen", "frozen_prior"):
+        _check_finite(name, getattr(parts["target"], name))
     _check_fits(parts["target"], parts["family"], decoder.like)
     return parts, decoder.like
 

@@ -44,11 +44,13 @@ def parse(text: str | bytes) -> Any:
     return value
 
 
-def loads(text: str | bytes) -> dict[str, Any]:
-    """The content, whose checksum must be right; a text of version 0.1 has none."""
+def loads(text: str | bytes, *, needs_checksum: bool = True) -> dict[str, Any]:
+    """The content, whose checksum must be right; texts of version 0.1 have none."""
     content = parse(text)
     if not isinstance(content, dict):
         raise StorageError("it is not a mapping")
+    if needs_checksum and CHECKSUM not in content:
+        raise StorageError("it is damaged: it has no checksum")
     if CHECKSUM in content and content[CHECKSUM] != seal(unsealed(content)):
         raise StorageError("it is damaged: its content does not have its checksum")
     return unsealed(content)

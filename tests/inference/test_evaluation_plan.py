@@ -142,3 +142,13 @@ def test_a_large_network_is_fitted_with_its_defaults():
     prior = found.target.prior.broadcast(found.family.mean)[1]
     first = tree.leaf_names(prior).index("network.layers.0.weight")
     np.testing.assert_allclose(jax.tree.leaves(prior)[first], COLUMNS / 9.0, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("hidden", [2, 500])
+def test_a_long_run_is_heard_of_every_10_000_steps(hidden):
+    """A callback can stop it only there."""
+    plan = planned(bl.IVON(), hidden, 10**9, 64)
+    assert plan.every <= 10_000
+    if plan.piece is not None:
+        assert cost(plan, bl.IVON(), 10**9) <= 0.1 * 10**9 * 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from interruption import Killed, assert_same, kill_after
 import bayeslearn as bl
 from bayeslearn.algorithms.base import Algorithm, hyper
 from bayeslearn.inference import guards
+from bayeslearn.inference.early_stopping import EarlyStopping
 from bayeslearn.inference.run_state import OptimizationState
 from bayeslearn.storage.checkpoints import Checkpointer
 
@@ -186,3 +188,27 @@ def test_a_run_of_few_evaluations_steps_back_sooner():
     lost = [guards.lower_bound_lost(run, bound, 0.1, 10.0, 2) for bound in (-16.0, -14.0)]
     assert lost == [False, False]  # a nat per row below the first, then not
     assert [guards.lower_bound_lost(run, -16.0, 0.1, 10.0, 2) for _ in range(2)] == [False, True]
+
+
+def test_gains_too_small_to_matter_end_a_warm_start():
+    """0.05 nats an evaluation: the moving average never gains 0.1 at once."""
+    for min_gain, is_going_on in ((0.0, True), (0.1, False)):
+        best = EarlyStopping(5)
+        best.min_gain = min_gain
+        found = [best.update(0.01 * step, 0.0, "state", None, step) for step in range(100)]
+        assert all(found) == is_going_on
+        assert best.step == (99 if is_going_on else best.step)
+
+
+def test_chains_start_near_the_mode_and_not_at_it():
+    """Their warm-up leaves it anyway; a fraction of a nat from it costs a fraction of the steps."""
+    x, y = problems.two_classes(60)
+    model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Categorical(2), bl.priors.Normal(1.0))
+    algorithm = bl.HMC(num_warmup=20, num_samples=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bl.MixingWarning)
+        posterior = bl.fit(model, algorithm, (x, y), seed=0, num_chains=2)
+    starts = [phase for phase in posterior.phases if "warm start" in phase.name]
+    whole = bl.fit(model, bl.MAP(), (x, y), seed=0)
+    assert len(starts) == 2
+    assert all(start.num_steps < 0.5 * whole.phases[-1].num_steps for start in starts)

@@ -130,6 +130,14 @@ def test_saturation_is_named_with_its_remedy():
     assert said in posterior.diagnostics().warning
 
 
+def test_saturation_on_a_network_names_a_sampler_that_costs_less():
+    """Longer trajectories would cost more: see "Saturation" in docs/algorithms/nuts.md."""
+    algorithm = bl.NUTS(max_doublings=2, num_warmup=20, num_samples=20)
+    posterior = quietly(problems.small_model(), algorithm, problems.wiggle(30), seed=0)
+    (said,) = (note for note in posterior.notes if "saturated" in note)
+    assert "use bl.MCLMC(num_samples=1000, thin=100)" in said
+
+
 def test_a_dense_covariance_is_shrunk_by_the_number_of_its_draws():
     sizes = [float(warming.window_size(500, jnp.asarray(end))) for end in (100, 150, 250, 450)]
     assert sizes == [25, 50, 100, 200]
@@ -193,3 +201,48 @@ def test_mclmc_averages_all_errors_of_the_end_of_warm_up(x64):
     assert rate == pytest.approx(errors.mean(), rel=0.02)
     memory = mclmc.MEMORY / (mclmc.MEMORY + 1000)
     assert float(end.error_weight) == pytest.approx(1 - memory, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (bl.HMC, {"num_leapfrog": 10**9}),
+        (bl.HMC, {"max_leapfrog": 10**9}),
+        (bl.MAMS, {"max_steps": 10**9}),
+        (bl.MCLMC, {"thin": 10**9}),
+        (bl.NUTS, {"thin": 10**9}),
+    ],
+)
+def test_what_a_compiled_call_could_not_end_is_refused(cls, options):
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"`{name}` must be at most"):
+        cls(**options)
+
+
+def test_more_leapfrog_steps_than_are_allowed_are_refused_not_cut():
+    target = bl.Target.from_log_density(lambda t: -0.5 * jnp.sum(t**2), jnp.zeros(2))
+    with pytest.raises(
+        ArgumentError, match=r"`num_leapfrog` must be at most 128.*max_leapfrog=200"
+    ):
+        bl.fit(target, bl.HMC(num_leapfrog=200), seed=0)
+
+
+def test_a_callback_stops_a_sampler_in_its_warm_up(tmp_path):
+    """There are no draws to return; with checkpoints the run goes on from there."""
+    target = bl.Target.from_log_density(lambda t: -0.5 * jnp.sum(t**2), jnp.zeros(2))
+    algorithm = bl.MetropolisHastings(num_warmup=1200, num_samples=20, thin=1)
+    heard = []
+
+    def stop(event):
+        heard.append(event.step)
+        return event.phase == "main"
+
+    where = tmp_path / "run"
+    with pytest.raises(bl.StoppedError, match=r"step \d+ of its 1200 warm-up steps.*bl.resume"):
+        bl.fit(target, algorithm, seed=0, callback=stop, checkpoint=where)
+    assert heard[-1] < 1200
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bl.MixingWarning)  # of 20 draws
+        resumed = bl.resume(where, model=target, callback=False)
+    whole = quietly(target, algorithm, seed=0)
+    np.testing.assert_array_equal(resumed.draws, whole.draws)

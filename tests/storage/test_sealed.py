@@ -57,6 +57,17 @@ def test_weights_that_are_not_finite_are_refused(saved, tmp_path, value):
         bl.load(written(tmp_path / "run", arrays, manifest))
 
 
+@pytest.mark.parametrize("part", ["prior", "likelihood"])
+def test_priors_and_likelihoods_that_are_not_finite_are_refused(saved, tmp_path, part):
+    arrays, manifest = parts(saved)
+    folder = {"prior": "target.prior", "likelihood": "likelihood"}[part]
+    name = next(n for n in arrays if n.startswith(folder) and arrays[n].dtype.kind == "f")
+    for i, value in enumerate((np.nan, np.inf)):
+        arrays[name] = np.full_like(arrays[name], value)
+        with pytest.raises(StorageError, match=f"its {part} holds numbers that are not finite"):
+            bl.load(written(tmp_path / f"run{i}", arrays, manifest))
+
+
 def without_likelihood(node, found):
     """The description without the likelihood's own parameters; `found` gets their arrays."""
     if isinstance(node, dict) and "dict" in node:
@@ -115,7 +126,28 @@ def test_a_changed_table_is_refused(tmp_path):
     path.write_text(json.dumps(stored))
     with pytest.raises(ArgumentError, match=r"table.json: it is damaged.*checksum"):
         runs.read_schema(str(tmp_path))
-    # Runs of version 0.1 had none.
+
+
+@pytest.mark.parametrize(
+    ("version", "is_sound"), [("0.1.0", True), ("0.1", True), ("0.2.0", False), ("0.10.0", False)]
+)
+def test_only_a_table_of_version_0_1_may_lack_its_checksum(saved, tmp_path, version, is_sound):
+    """The model's manifest knows the version, and has a checksum itself."""
+    schema = Schema("y", "regression", (Column("a", ("low", "high")),), "ordinal")
+    arrays, manifest = parts(saved)
+    written(tmp_path / runs.MODEL, arrays, manifest | {"bayeslearn": version})
+    path = tmp_path / runs.TABLE
     old = {"target", "task", "columns", "encoding", "impute"}
     path.write_text(json.dumps({k: v for k, v in schema.to_dict().items() if k in old}))
-    assert runs.read_schema(str(tmp_path)) == schema
+    if is_sound:
+        assert runs.read_schema(str(tmp_path)) == schema
+        return
+    with pytest.raises(ArgumentError, match=r"table.json: it is damaged: it has no checksum"):
+        runs.read_schema(str(tmp_path))
+
+
+def test_a_table_without_a_model_needs_its_checksum(tmp_path):
+    schema = Schema("y", "regression", (Column("a"),))
+    (tmp_path / runs.TABLE).write_text(json.dumps(schema.to_dict()))
+    with pytest.raises(ArgumentError, match="it has no checksum"):
+        runs.read_schema(str(tmp_path))
