@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 import re
 import sys
 import textwrap
@@ -199,7 +200,7 @@ def api(name: str) -> str:
     """A heading, a signature and the documentation for every public name."""
     import bayeslearn as bl
 
-    module = bl if name == "bl" else getattr(bl, name.removeprefix("bl."))
+    module = bl if name == "bl" else operator.attrgetter(name.removeprefix("bl."))(bl)
     parts = [entry(f"{name}.{key}", getattr(module, key)) for key in public_names(module)]
     return "\n\n".join(parts)
 
@@ -211,7 +212,11 @@ def entry(name: str, value: Any) -> str:
     lines = [f"### `{name}` {{ #{anchor} }}", ""]
     own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
     if inspect.ismodule(value):
-        lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
+        about, symbols = f"A module: {_first(value)} See [below](#{name}_1).", ""
+        if name.count(".") > 1:  # its head defines the symbols of its functions
+            symbols = (inspect.getdoc(value) or "").partition("\n\n")[2]
+        folded_head = f'\n\n??? note "Symbols and formulas"\n\n{textwrap.indent(symbols, "    ")}'
+        lines.append(about + (folded_head if symbols else ""))
     elif isinstance(value, str):
         lines.append(f"`{value!r}`")
     elif isinstance(value, dict):
@@ -242,6 +247,10 @@ def _main_name(cls: type) -> str:
         for short, module in bl._MODULES.items()
         if cls.__module__ == module or cls.__module__.startswith(f"{module}.")
     }
+    module = getattr(bl, short)
+    for name in getattr(module, "__all__", ()):  # of modules in it
+        if inspect.ismodule(value := getattr(module, name)) and value.__name__ == cls.__module__:
+            return f"bl.{short}.{name}.{cls.__name__}"
     return f"bl.{short}.{cls.__name__}"
 
 
