@@ -118,8 +118,7 @@ def tried(name: str, expected: tuple, expected_ranks: np.ndarray) -> dict[str, o
         seconds = round(time.perf_counter() - began, 1)
         result = {"engine": name, "same_comparison": same, "same_ranks": same_ranks}
         result["seconds"] = seconds
-        if name != "ray":  # its pool waits for a lost worker's task without end
-            result["killed"] = killed()
+        result["killed"] = killed()
     return result
 
 

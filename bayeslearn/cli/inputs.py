@@ -129,7 +129,7 @@ class RowSplit(NamedTuple):
 def split_rows(
     learned: encoding.LearnedTable, test_fraction: float, seed: int, row_order: RowOrder
 ) -> RowSplit:
-    """A random split, stratified by class; held out are whole groups or the latest rows if given."""
+    """A random split, stratified by class; with an order, whole groups or the latest rows."""
     order = np.random.default_rng(seed).permutation(len(learned.y))
     if test_fraction and any(values is not None for values in row_order):
         return _split_in_order(learned, test_fraction, order, row_order)
