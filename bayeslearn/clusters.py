@@ -46,7 +46,9 @@ def run(cluster: Cluster, calls: list[tuple[Any, ...]], num_at_a_time: int) -> I
             while waiting and len(running) < num_at_a_time:
                 running.append(cluster.submit(*waiting.popleft()))
             done, running = cluster.wait(running)
-            yield cluster.result(done)
+            found = cluster.result(done)
+            del done  # or Dask finds it again where the worker that keeps it is lost
+            yield found
     finally:
         if running:
             cluster.cancel(running)

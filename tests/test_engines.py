@@ -95,7 +95,7 @@ def test_workers_limit_the_threads_of_jax(backend):
 def test_calibration_has_the_same_ranks_as_here(backend):
     x = np.linspace(-1, 1, 12)[:, None]
     model = bl.Model(bl.networks.MLP([]), bl.likelihoods.Gaussian(noise_scale=0.5))
-    options = {"num_datasets": 3, "seed": 0, "num_samples": 19}
+    options = {"num_datasets": 3, "num_bins": 3, "seed": 0, "num_samples": 19}
     there = simulation_based_calibration(model, "conjugate", (x, x[:, 0]), **options)
     with joblib.parallel_config(backend="loky", n_jobs=1):
         here = simulation_based_calibration(model, "conjugate", (x, x[:, 0]), **options)
