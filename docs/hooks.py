@@ -26,6 +26,7 @@ MARKER = re.compile(
     r"^<!-- (facts|equations|options|algorithms|gallery|api) ?([\w.-]*) -->$", re.MULTILINE
 )
 GALLERY = Path(__file__).parent / "gallery"
+PROMPT = ">>>"
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 # Named without an underscore because other modules of the library use them.
 INTERNAL = {
@@ -224,6 +225,7 @@ def entry(name: str, value: Any) -> str:
     elif inspect.isclass(value) and value in own_page:
         title = (value.__doc__ or "").partition("\n")[0]
         lines.append(f"{title} Its settings: [{own_page[value]}](algorithms/{own_page[value]}.md).")
+        lines += ["", *examples(value)] if name == f"bl.{value.__name__}" else []
     elif inspect.isclass(value) and issubclass(value, Exception):
         lines.append(documented(value))
     elif inspect.isclass(value) and _main_name(value) != name:
@@ -233,6 +235,7 @@ def entry(name: str, value: Any) -> str:
         if inspect.isclass(value):
             listed = [f"- {member}" for member in members(value)]
             lines += ["", "Methods and properties:", "", *listed] if listed else []
+            lines += [line for part in with_examples(value) for line in part]
     return "\n".join(lines)
 
 
@@ -300,6 +303,20 @@ def members(cls: type) -> Iterator[str]:
             yield f"`{signature(key, value)}`: {_first(value)}"
 
 
+def examples(value: Any) -> list[str]:
+    """The examples of a docstring alone, each as a block."""
+    text = documented(value)
+    return [block.group() for block in re.finditer(r"```pycon\n.*?\n```", text, re.DOTALL)]
+
+
+def with_examples(cls: type) -> Iterator[list[str]]:
+    """Its own public methods that have an example."""
+    for key in vars(cls):
+        value = getattr(cls, key, None)
+        if not key.startswith("_") and inspect.isroutine(value) and PROMPT in (value.__doc__ or ""):
+            yield ["", f"`{key}`:", "", *examples(value)]
+
+
 def documented(value: Any) -> str:
     """The documentation, with its lists of arguments as tables."""
     lines: list[str] = []
@@ -312,9 +329,17 @@ def documented(value: Any) -> str:
             lines.extend([*_table(rows, columns, section), ""])
             rows.clear()
 
-    for line in (inspect.getdoc(value) or "").splitlines():
+    is_example = False
+    for line in [*(inspect.getdoc(value) or "").splitlines(), ""]:
         depth, text = len(line) - len(line.lstrip()), line.strip()
-        if SECTION.match(text):
+        if text.startswith(PROMPT) or (is_example and text):
+            end_table()
+            lines.extend([text] if is_example else ["```pycon", text])
+            is_example, inside = True, False
+        elif is_example:
+            lines.extend(["```", ""])
+            is_example = False
+        elif SECTION.match(text):
             end_table()
             inside, indent, section = True, depth + 4, text.rstrip(":")
             lines.append("")

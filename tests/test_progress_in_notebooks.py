@@ -18,19 +18,27 @@ with Progress("vogn", 40, None) as bar:
 """
 WORK = """
 with Progress("reading <table>", None, None):
-    time.sleep(0.1)
+    time.sleep(1.3)
 print("after")
 """
 SILENT = """
 with Progress("vogn", 40, False) as bar:
     bar.update(40)
 """
+PRINTED = """
+from bayeslearn.tabular.compare.result import Comparison
+
+row = {"method": "map", "status": "ok", "cut_short": None, "reason": None}
+row |= {"metrics": {"rmse": [1.25, 0.1]}}
+rows = [row | {"seconds": [2.0, 0.1], "compile_seconds": 1.0, "memory_mb": 1.0, "pareto": True}]
+print(Comparison("regression", "map", "It is alone.", rows, {}, (), {"test_rows": 9}, {}))
+"""
 
 
 def test_a_bar_grows_in_its_place_and_work_without_steps_goes(tmp_path):
-    client = execute(of_cells(STEPS, WORK, SILENT), tmp_path)
-    steps, work, silent = client.nb.cells
-    assert [len(cell.outputs) for cell in (steps, work, silent)] == [1, 2, 0]
+    client = execute(of_cells(STEPS, WORK, SILENT, PRINTED), tmp_path)
+    steps, work, silent, text = client.nb.cells
+    assert [len(cell.outputs) for cell in (steps, work, silent, text)] == [1, 2, 0, 1]
     (bar,) = displays(of_one(steps))
     assert '<progress max="40" value="40"' in bar
     assert re.search(r"vogn: step 40 of 40, elbo -3 \(\d s\)", bar)
@@ -41,12 +49,13 @@ def test_a_bar_grows_in_its_place_and_work_without_steps_goes(tmp_path):
     seen = [found["text/plain"] for found in client.replaced]
     assert "vogn: compiling (1 s)" in seen  # by the clock, before the first step
     assert displays(of_one(work)) == [""]
-    assert printed(client.nb) == "after\n"
+    assert printed(of_one(work)) == "after\n"
+    assert any("reading &lt;table&gt;" in bar for bar in displays(of_one(work)) + seen_html(client))
+    assert "Recommended: map" in printed(of_one(text))
 
 
-def test_names_are_escaped(tmp_path):
-    client = execute(of_cells(STEPS.replace("vogn", "<b>").replace("1.3", "0")), tmp_path)
-    assert "&lt;b&gt;: step 40" in displays(client.nb)[0]
+def seen_html(client):
+    return [found["text/html"] for found in client.replaced]
 
 
 def of_one(cell):
