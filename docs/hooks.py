@@ -215,6 +215,7 @@ def entry(name: str, value: Any) -> str:
     if inspect.ismodule(value):
         about, symbols = f"A module: {_first(value)} See [below](#{name}_1).", ""
         if name.count(".") > 1:  # its head defines the symbols of its functions
+            about = f"{_first(value)} See [below](#{name}_1)."
             symbols = (inspect.getdoc(value) or "").partition("\n\n")[2]
         folded_head = f'\n\n??? note "Symbols and formulas"\n\n{textwrap.indent(symbols, "    ")}'
         lines.append(about + (folded_head if symbols else ""))
@@ -231,7 +232,7 @@ def entry(name: str, value: Any) -> str:
     elif inspect.isclass(value) and _main_name(value) != name:
         lines.append(f"{_first(value)} See [`{_main_name(value)}`](#{_main_name(value)}).")
     else:
-        lines += ["```text", signature(name, value), "```", "", documented(value)]
+        lines += ["```text", *wrapped(signature(name, value)), "```", "", documented(value)]
         if inspect.isclass(value):
             listed = [f"- {member}" for member in members(value)]
             lines += ["", "Methods and properties:", "", *listed] if listed else []
@@ -272,6 +273,12 @@ def signature(name: str, value: Any) -> str:
     kept = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name != "self"]
     shown = ", ".join(_argument(p) for p in _with_star(kept))
     return f"{name}({shown})"
+
+
+def wrapped(line: str) -> list[str]:
+    """In lines that a page shows whole."""
+    indent = " " * 4
+    return textwrap.wrap(line, 72, subsequent_indent=indent, break_long_words=False)
 
 
 def _with_star(parameters: list[Any]) -> Iterator[Any]:
@@ -334,7 +341,7 @@ def documented(value: Any) -> str:
         depth, text = len(line) - len(line.lstrip()), line.strip()
         if text.startswith(PROMPT) or (is_example and text):
             end_table()
-            lines.extend([text] if is_example else ["```pycon", text])
+            lines.extend([line] if is_example else ["```pycon", line])
             is_example, inside = True, False
         elif is_example:
             lines.extend(["```", ""])
