@@ -86,6 +86,7 @@ _MODULES = {
     "diagnostics": "bayeslearn.results.diagnostics",
     "distributed": "bayeslearn.distributed",
     "families": "bayeslearn.families",
+    "geometry": "bayeslearn.geometry",
     "likelihoods": "bayeslearn.models.likelihoods",
     "metrics": "bayeslearn.results.metrics",
     "networks": "bayeslearn.models.networks",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from bayeslearn import algorithms as algorithms
     from bayeslearn import distributed as distributed
     from bayeslearn import families as families
+    from bayeslearn import geometry as geometry
     from bayeslearn import report as report
     from bayeslearn import storage as storage
     from bayeslearn import tabular as tabular

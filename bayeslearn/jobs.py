@@ -5,7 +5,8 @@ that it is the same wherever the task runs. Workers begin without JAX's backend:
 NumPy arrays, and the number of threads is set before the backend starts.
 
 Where a worker is killed, joblib's loky gives up its other workers too. Results that have come in
-stay, and what was under way is run again.
+stay, and what was under way is run again. Dask and Ray lose the killed worker's task alone, and
+start it again (`clusters`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from bayeslearn import clusters
+from bayeslearn.clusters import MAX_LOSSES
 from bayeslearn.errors import BayesLearnError, Shown, StorageError, refuse
 
 R = TypeVar("R")
 
-MAX_LOSSES = 3  # times in a row that workers may be lost before a task comes to an end
 THREADS = "OMP_NUM_THREADS"  # set in their workers by loky, Dask and Ray
 XLA_THREADS = "NPROC"  # read by XLA when the backend starts
 
@@ -59,6 +61,10 @@ def run_tasks(
     With one worker they run here, in their order. A worker reads `shared` once, so that functions
     in it stay the same, and what was compiled for them.
     """
+    cluster = None if n_jobs == 1 or len(tasks) < 2 else _active_cluster()
+    if cluster is not None:
+        yield from _run_on_cluster(cluster, function, shared, tasks, num_workers(n_jobs))
+        return
     if num_workers(n_jobs) == 1 or len(tasks) < 2:
         for number, task in enumerate(tasks):
             yield number, function(*shared, *task)
@@ -67,9 +73,7 @@ def run_tasks(
     pickled = _cloudpickle().dumps(shared)
     waiting, losses = set(range(len(tasks))), 0
     backend, _ = joblib.parallel.get_active_backend()
-    comes_singly = getattr(
-        backend, "supports_return_generator", False
-    )  # Ray's gives all at the end
+    comes_singly = getattr(backend, "supports_return_generator", False)
     how = "generator_unordered" if comes_singly else "list"
     while waiting:
         parallel = joblib.Parallel(
@@ -87,10 +91,39 @@ def run_tasks(
         except BrokenExecutor as error:
             losses += 1
             if losses >= MAX_LOSSES:
-                raise BayesLearnError(
-                    f"Worker processes were lost {losses} times in a row, and {len(waiting)} tasks"
-                    " are not done: use fewer jobs if memory was short."
-                ) from error
+                raise _lost(len(waiting)) from error
+
+
+def _active_cluster() -> clusters.Cluster | None:
+    if "joblib" not in sys.modules:
+        return None
+    backend, _ = sys.modules["joblib"].parallel.get_active_backend()
+    return clusters.cluster_of(backend)
+
+
+def _run_on_cluster(
+    cluster: clusters.Cluster,
+    function: Callable[..., R],
+    shared: tuple[Any, ...],
+    tasks: Sequence[tuple[Any, ...]],
+    num_at_a_time: int,
+) -> Iterator[tuple[int, R]]:
+    read = cluster.share(_cloudpickle().dumps(shared))
+    calls = [(_in_worker, os.getpid(), n, function, read, task) for n, task in enumerate(tasks)]
+    num_left = len(calls)
+    try:
+        for found in clusters.run(cluster, calls, num_at_a_time):
+            num_left -= 1
+            yield found
+    except clusters.WorkersLostError as error:
+        raise _lost(num_left) from error
+
+
+def _lost(num_waiting: int) -> BayesLearnError:
+    return BayesLearnError(
+        f"Worker processes were lost {MAX_LOSSES} times in a row, and {num_waiting} tasks are not"
+        " done: use fewer jobs if memory was short."
+    )
 
 
 def _in_worker(

@@ -1,7 +1,8 @@
-"""Progress of long runs: a bar on a terminal, elsewhere a line every few seconds if wanted."""
+"""Progress of long runs: a bar on a terminal or in a notebook, elsewhere lines if wanted."""
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ SHOWN = (
     *("skipped", "back_offs"),  # where a guard has acted
 )
 HEARTBEAT = 8.0  # seconds between two lines
+REDRAW, TICK = 0.1, 1.0  # seconds between two pictures of a bar in a notebook: least, most
 COMPILING = "compiling"
 
 
@@ -51,16 +53,16 @@ class Progress:
     Args:
         name: what runs; `update` can change it.
         total: how many steps there are; None: work without steps.
-        shown: True: a bar on a terminal, elsewhere a line on standard error every few seconds,
-            also before the first step; None: a bar on a terminal, elsewhere nothing; False:
-            nothing.
+        shown: True: a bar on a terminal or in a notebook, elsewhere a line on standard error
+            every few seconds, also before the first step; None: a bar on a terminal or in a
+            notebook, elsewhere nothing; False: nothing.
         unit: what is counted.
     """
 
     def __init__(self, name: str, total: int | None, shown: bool | None, unit: str = "step"):
         self._status = Status(name, total, unit=unit)
         self._shown = shown
-        self._bar: _TerminalBar | None = None
+        self._bar: _TerminalBar | _NotebookBar | None = None
         self._lines: _Heartbeat | None = None
 
     def __enter__(self) -> Progress:
@@ -68,6 +70,8 @@ class Progress:
             return self
         if sys.stderr.isatty():
             self._bar = _TerminalBar(self._status)
+        elif _is_in_notebook():
+            self._bar = _NotebookBar(self)
         elif self._shown:
             self._lines = _Heartbeat(self)
             self._lines.start()
@@ -147,6 +151,57 @@ class _TerminalBar:
     def stop(self) -> None:
         """Leave the terminal as it was."""
         self._bar.stop()
+
+
+def _is_in_notebook() -> bool:
+    """Whether a kernel runs this: IPython on a terminal is another shell."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class _NotebookBar:
+    """A bar in the output of a cell, which is replaced as it grows. Needs no widgets."""
+
+    def __init__(self, progress: Progress):
+        from IPython.display import display
+
+        self._progress = progress
+        self._began = self._drawn = time.monotonic()
+        self._handle = display(self._contents(), raw=True, display_id=True)
+        self._stopped = threading.Event()
+        # So that seconds go on where steps are long, and while compiling.
+        self._clock = threading.Thread(target=self._tick, name="bayeslearn-progress", daemon=True)
+        self._clock.start()
+
+    def show(self, status: Status) -> None:
+        """Redraw, if it is time; a notebook keeps no more of it."""
+        if time.monotonic() - self._drawn > REDRAW:
+            self._draw()
+
+    def stop(self) -> None:
+        """The state at the end remains; a bar without steps goes."""
+        self._stopped.set()
+        self._clock.join(timeout=1.0)
+        if self._progress.status.total is None:
+            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+        else:
+            self._draw()
+
+    def _tick(self) -> None:
+        while not self._stopped.wait(TICK):
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._handle.update(self._contents(), raw=True)
+
+    def _contents(self) -> dict[str, str]:
+        status = self._progress.status
+        line = status.line(time.monotonic() - self._began)
+        done = "" if status.total is None else f' max="{status.total}" value="{status.step or 0}"'
+        bar = f'<progress{done} style="width: 16em; vertical-align: middle"></progress>'
+        return {"text/plain": line, "text/html": f"<div>{bar} {html.escape(line)}</div>"}
 
 
 class _Heartbeat(threading.Thread):

@@ -1,14 +1,14 @@
 """Fits on engines that people run: loky, a Dask cluster, Ray; and what a killed worker costs.
 
-    python benchmarks/engines.py loky dask ray
-    python benchmarks/engines.py timing --datasets 40
+    python benchmarks/engines.py run loky dask ray
+    python benchmarks/engines.py timing loky dask ray --datasets 40
 
-The first line: a comparison of three methods and a simulation-based calibration in two worker
-processes of each engine, beside the same in this process: are all bits the same? On loky and Dask a
-worker is then killed (`kill -9`) in the middle of a task. `timing`: seconds of the calibration with
-one and with two loky workers of one thread each, compiling excluded (workers have fitted before).
+`run`: a comparison of three methods and a simulation-based calibration in two worker processes of
+each engine, beside the same in this process: are all bits the same? Then a worker is killed
+(`kill -9`) in the middle of a task. `timing`: seconds of the calibration with one and with two
+workers of one thread each, compiling excluded (workers have fitted before).
 
-Dask needs `dask[distributed]`, Ray `ray`.
+Dask and Ray: `pip install '.[engines]'`. Results: engines.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import joblib
 import numpy as np
 
 import bayeslearn as bl
-from bayeslearn import jobs
+from bayeslearn import clusters, jobs
 from bayeslearn.results.sbc import simulation_based_calibration
 
 OPTIONS = {
@@ -118,40 +118,53 @@ def tried(name: str, expected: tuple, expected_ranks: np.ndarray) -> dict[str, o
         seconds = round(time.perf_counter() - began, 1)
         result = {"engine": name, "same_comparison": same, "same_ranks": same_ranks}
         result["seconds"] = seconds
-        if name != "ray":  # its pool waits for a lost worker's task without end
-            result["killed"] = killed()
+        result["killed"] = killed()
     return result
 
 
-def timing(num_datasets: int) -> dict[str, object]:
-    """Seconds with one worker of one thread, and with two."""
-    found = {}
-    for workers in (1, 2):
-        os.environ["OMP_NUM_THREADS"] = "1"
-        with joblib.parallel_config(backend="loky", n_jobs=2, inner_max_num_threads=1):
-            ranks(10)  # both workers compile
-            began = time.perf_counter()
-            if workers == 2:
-                ranks(num_datasets)
-            else:
-                one = joblib.delayed(ranks)(num_datasets, 1)
-                joblib.Parallel(n_jobs=2)([one])
-            found[workers] = time.perf_counter() - began
-    return {"seconds": found, "ratio": round(found[2] / found[1], 2), "datasets": num_datasets}
+def timing(name: str, num_datasets: int) -> dict[str, object]:
+    """Seconds with one worker of one thread, and with two; the mean load before and after."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    load = [os.getloadavg()[0]]
+    with engine(name):
+        ranks(10)  # both workers compile
+        began = time.perf_counter()
+        ranks(num_datasets)
+        two = time.perf_counter() - began
+        began = time.perf_counter()
+        in_one_worker(num_datasets)
+        one = time.perf_counter() - began
+    load.append(os.getloadavg()[0])
+    seconds = {1: round(one, 1), 2: round(two, 1)}
+    found = {"engine": name, "seconds": seconds, "ratio": round(two / one, 2)}
+    return found | {"datasets": num_datasets, "load": load}
+
+
+def in_one_worker(num_datasets: int) -> None:
+    """All data sets as one task, of a worker that has compiled."""
+    cluster = clusters.cluster_of(joblib.parallel.get_active_backend()[0])
+    if cluster is None:
+        joblib.Parallel(n_jobs=2)([joblib.delayed(ranks)(num_datasets, 1)])
+    else:
+        handle = cluster.submit(ranks, num_datasets, 1)
+        cluster.wait([handle])
+        cluster.result(handle)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="+", choices=["loky", "dask", "ray", "timing"])
+    parser.add_argument("what", choices=["run", "timing"])
+    parser.add_argument("engines", nargs="+", choices=["loky", "dask", "ray"])
     parser.add_argument("--datasets", type=int, default=40)
     given = parser.parse_args()
-    engines = [name for name in given.what if name != "timing"]
-    if engines:
+    if given.what == "run":
         expected, expected_ranks = compared(), ranks()
-        for name in engines:
-            print(json.dumps(tried(name, expected, expected_ranks)), flush=True)
-    if "timing" in given.what:
-        print(json.dumps(timing(given.datasets)), flush=True)
+    for name in given.engines:
+        if given.what == "run":
+            found = tried(name, expected, expected_ranks)
+        else:
+            found = timing(name, given.datasets)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 import re
 import sys
 import textwrap
@@ -25,6 +26,7 @@ MARKER = re.compile(
     r"^<!-- (facts|equations|options|algorithms|gallery|api) ?([\w.-]*) -->$", re.MULTILINE
 )
 GALLERY = Path(__file__).parent / "gallery"
+PROMPT = ">>>"
 SECTION = re.compile(r"^(Args|Attributes|Parameters):$")
 # Named without an underscore because other modules of the library use them.
 INTERNAL = {
@@ -199,7 +201,7 @@ def api(name: str) -> str:
     """A heading, a signature and the documentation for every public name."""
     import bayeslearn as bl
 
-    module = bl if name == "bl" else getattr(bl, name.removeprefix("bl."))
+    module = bl if name == "bl" else operator.attrgetter(name.removeprefix("bl."))(bl)
     parts = [entry(f"{name}.{key}", getattr(module, key)) for key in public_names(module)]
     return "\n\n".join(parts)
 
@@ -211,7 +213,12 @@ def entry(name: str, value: Any) -> str:
     lines = [f"### `{name}` {{ #{anchor} }}", ""]
     own_page = {cls: key for key, cls in bl.ALGORITHMS.items()}
     if inspect.ismodule(value):
-        lines.append(f"A module: {_first(value)} See [below](#{name}_1).")
+        about, symbols = f"A module: {_first(value)} See [below](#{name}_1).", ""
+        if name.count(".") > 1:  # its head defines the symbols of its functions
+            about = f"{_first(value)} See [below](#{name}_1)."
+            symbols = (inspect.getdoc(value) or "").partition("\n\n")[2]
+        folded_head = f'\n\n??? note "Symbols and formulas"\n\n{textwrap.indent(symbols, "    ")}'
+        lines.append(about + (folded_head if symbols else ""))
     elif isinstance(value, str):
         lines.append(f"`{value!r}`")
     elif isinstance(value, dict):
@@ -219,15 +226,17 @@ def entry(name: str, value: Any) -> str:
     elif inspect.isclass(value) and value in own_page:
         title = (value.__doc__ or "").partition("\n")[0]
         lines.append(f"{title} Its settings: [{own_page[value]}](algorithms/{own_page[value]}.md).")
+        lines += ["", *examples(value)] if name == f"bl.{value.__name__}" else []
     elif inspect.isclass(value) and issubclass(value, Exception):
         lines.append(documented(value))
     elif inspect.isclass(value) and _main_name(value) != name:
         lines.append(f"{_first(value)} See [`{_main_name(value)}`](#{_main_name(value)}).")
     else:
-        lines += ["```text", signature(name, value), "```", "", documented(value)]
+        lines += ["```text", *wrapped(signature(name, value)), "```", "", documented(value)]
         if inspect.isclass(value):
             listed = [f"- {member}" for member in members(value)]
             lines += ["", "Methods and properties:", "", *listed] if listed else []
+            lines += [line for part in with_examples(value) for line in part]
     return "\n".join(lines)
 
 
@@ -242,6 +251,10 @@ def _main_name(cls: type) -> str:
         for short, module in bl._MODULES.items()
         if cls.__module__ == module or cls.__module__.startswith(f"{module}.")
     }
+    module = getattr(bl, short)
+    for name in getattr(module, "__all__", ()):  # of modules in it
+        if inspect.ismodule(value := getattr(module, name)) and value.__name__ == cls.__module__:
+            return f"bl.{short}.{name}.{cls.__name__}"
     return f"bl.{short}.{cls.__name__}"
 
 
@@ -260,6 +273,12 @@ def signature(name: str, value: Any) -> str:
     kept = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name != "self"]
     shown = ", ".join(_argument(p) for p in _with_star(kept))
     return f"{name}({shown})"
+
+
+def wrapped(line: str) -> list[str]:
+    """In lines that a page shows whole."""
+    indent = " " * 4
+    return textwrap.wrap(line, 72, subsequent_indent=indent, break_long_words=False)
 
 
 def _with_star(parameters: list[Any]) -> Iterator[Any]:
@@ -291,6 +310,20 @@ def members(cls: type) -> Iterator[str]:
             yield f"`{signature(key, value)}`: {_first(value)}"
 
 
+def examples(value: Any) -> list[str]:
+    """The examples of a docstring alone, each as a block."""
+    text = documented(value)
+    return [block.group() for block in re.finditer(r"```pycon\n.*?\n```", text, re.DOTALL)]
+
+
+def with_examples(cls: type) -> Iterator[list[str]]:
+    """Its own public methods that have an example."""
+    for key in vars(cls):
+        value = getattr(cls, key, None)
+        if not key.startswith("_") and inspect.isroutine(value) and PROMPT in (value.__doc__ or ""):
+            yield ["", f"`{key}`:", "", *examples(value)]
+
+
 def documented(value: Any) -> str:
     """The documentation, with its lists of arguments as tables."""
     lines: list[str] = []
@@ -303,9 +336,17 @@ def documented(value: Any) -> str:
             lines.extend([*_table(rows, columns, section), ""])
             rows.clear()
 
-    for line in (inspect.getdoc(value) or "").splitlines():
+    is_example = False
+    for line in [*(inspect.getdoc(value) or "").splitlines(), ""]:
         depth, text = len(line) - len(line.lstrip()), line.strip()
-        if SECTION.match(text):
+        if text.startswith(PROMPT) or (is_example and text):
+            end_table()
+            lines.extend([line] if is_example else ["```pycon", line])
+            is_example, inside = True, False
+        elif is_example:
+            lines.extend(["```", ""])
+            is_example = False
+        elif SECTION.match(text):
             end_table()
             inside, indent, section = True, depth + 4, text.rstrip(":")
             lines.append("")

@@ -110,8 +110,10 @@ def test_api_reference_has_every_public_name():
     page = hooks.fill((DOCS / "api.md").read_text("utf-8"))
     entries = set(re.findall(r"^### `(\S+)` ", page, re.MULTILINE))
     wanted = {f"bl.{name}" for name in bl.__all__}
-    for short in bl._MODULES:
-        wanted |= {f"bl.{short}.{name}" for name in hooks.public_names(getattr(bl, short))}
+    modules = {short: getattr(bl, short) for short in bl._MODULES}
+    modules |= {f"geometry.{name}": getattr(bl.geometry, name) for name in bl.geometry.__all__}
+    for short, module in modules.items():
+        wanted |= {f"bl.{short}.{name}" for name in hooks.public_names(module)}
     assert wanted == entries
     assert "bl.metrics.crps" in entries
     assert "| `data` | `Data or Batches or None` | `None` | (x, y) or (x, y, weight)" in page

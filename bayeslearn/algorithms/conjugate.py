@@ -173,7 +173,12 @@ def _probes(target: Target) -> PyTree:
 
 
 class Conjugate(Algorithm):
-    """The exact posterior of linear regression, with known or unknown noise."""
+    """The exact posterior of linear regression, with known or unknown noise.
+
+    >>> posterior = bl.fit(model, bl.Conjugate(), (x, y), seed=0)
+    >>> np.asarray(posterior.family.mean_vector()).shape
+    (4,)
+    """
 
     name: ClassVar[str] = "conjugate"
     title: ClassVar[str] = "exact posterior of linear regression"

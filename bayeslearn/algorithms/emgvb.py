@@ -23,8 +23,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from bayeslearn.algorithms.gaussian import GaussianInfo, GaussianState
-from bayeslearn.algorithms.mgvb import ManifoldVI, retraction
+from bayeslearn.algorithms.mgvb import ManifoldVI
 from bayeslearn.data.rows import Batch
+from bayeslearn.geometry.spd import retraction_eigenvalues as retraction
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array
 

@@ -72,7 +72,13 @@ class Composite(Algorithm):
 
 
 class Ensemble(Composite):
-    """The equal mixture of a method's results from independent starts."""
+    """The equal mixture of a method's results from independent starts.
+
+    >>> algorithm = bl.Ensemble(num_members=3, member=bl.MAP())
+    >>> posterior = bl.fit(model, algorithm, (x, y), seed=0, num_steps=200)
+    >>> posterior.family.num_members
+    3
+    """
 
     name: ClassVar[str] = "ensemble"
     title: ClassVar[str] = "deep ensemble, or any method from several starts"

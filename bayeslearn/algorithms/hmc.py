@@ -53,7 +53,13 @@ class HMCInfo(NamedTuple):
 
 
 class HMC(HamiltonianSampler):
-    """Hamiltonian Monte Carlo with adapted step size and mass matrix."""
+    """Hamiltonian Monte Carlo with adapted step size and mass matrix.
+
+    >>> algorithm = bl.HMC(num_warmup=100, num_samples=50)
+    >>> posterior = bl.fit(model, algorithm, (x, y), seed=0, num_chains=2)
+    >>> posterior.family.num_chains, posterior.family.num_draws
+    (2, 100)
+    """
 
     name: ClassVar[str] = "hmc"
     title: ClassVar[str] = "Hamiltonian Monte Carlo"

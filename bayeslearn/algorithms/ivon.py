@@ -93,7 +93,12 @@ def ivon_update(
 
 
 class IVON(SizedStep, ModeStart):
-    """Mean-field variational inference by natural gradients at the cost of Adam."""
+    """Mean-field variational inference by natural gradients at the cost of Adam.
+
+    >>> posterior = bl.fit(model, bl.IVON(), (x, y), seed=0, num_steps=300, batch_size=20)
+    >>> posterior.family.std["network"]["layers"][0].weight.shape
+    (1, 3)
+    """
 
     name: ClassVar[str] = "ivon"
     title: ClassVar[str] = "improved variational online Newton, the Hessian from weight noise"

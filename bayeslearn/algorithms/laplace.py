@@ -133,7 +133,13 @@ def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyT
 
 
 class Laplace(ModeStart):
-    """A Gaussian at the mode, with the curvature there as its precision."""
+    """A Gaussian at the mode, with the curvature there as its precision.
+
+    >>> posterior = bl.fit(model, bl.Laplace(), (x, y), seed=0)
+    >>> exact = bl.fit(model, bl.Conjugate(), (x, y), seed=0)
+    >>> np.allclose(posterior.family.cov_matrix(), exact.family.cov_matrix(), rtol=1e-4)
+    True
+    """
 
     name: ClassVar[str] = "laplace"
     title: ClassVar[str] = "Laplace approximation at the mode"

@@ -35,14 +35,10 @@ from bayeslearn.algorithms.gaussian import (
 )
 from bayeslearn.data.rows import Batch
 from bayeslearn.geometry.frame import Frame, Function, Symmetric
+from bayeslearn.geometry.spd import retraction_eigenvalues as retraction
 from bayeslearn.gradients.whitened import Whitened
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
-
-
-def retraction(b: Array) -> Array:
-    """Eigenvalues of I + B + B^2/2, never below one half."""
-    return 1.0 + b + 0.5 * b**2
 
 
 def manifold_step(

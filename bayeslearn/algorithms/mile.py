@@ -35,7 +35,13 @@ class MILEState(NamedTuple):
 
 
 class MILE(Composite):
-    """An ensemble, then a sampler from each of its members."""
+    """An ensemble, then a sampler from each of its members.
+
+    >>> algorithm = bl.MILE(num_members=2, sampler=bl.MCLMC(num_warmup=200, num_samples=50))
+    >>> posterior = bl.fit(model, algorithm, (x, y), seed=0, num_steps=200)
+    >>> posterior.family.num_chains
+    2
+    """
 
     name: ClassVar[str] = "mile"
     title: ClassVar[str] = "microcanonical Langevin ensemble"

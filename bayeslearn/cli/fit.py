@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import shutil
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Fraction of held-out rows, on which the fit is scored; 0: none, and no report.",
 )
+@flags.order_options
 @flags.calibration_options
 @flags.checkpoint_options
 @flags.cluster_options
@@ -78,6 +80,8 @@ def fit(
     bayeslearn fit data.csv.gz --target species --method vogn --learning-rate 0.1 --out run
     bayeslearn fit data.parquet --target y --impute --drop id --hidden 50,50 --out run
     bayeslearn fit data.csv --target price --calibrate conformal --out run
+    bayeslearn fit data.csv --target price --groups house --out run
+    bayeslearn fit data.csv --target price --time-order sold --out run
     bayeslearn fit data.csv --target price --method hmc --out run --checkpoint
     bayeslearn fit data.csv --target price --method hmc --out run --resume
 
@@ -90,8 +94,10 @@ def fit(
     folder = runs.check_folder(out, overwrite)
     checkpoint = make_checkpoint(folder, flags.pick(flags.CheckpointOptions, options))
     file_options = flags.pick(flags.FileOptions, options)
-    table, learned = inputs.read_table(output, data, table_options, file_options)
-    rows = inputs.split_rows(learned, test_fraction, seed)
+    order = flags.pick(flags.OrderOptions, options)
+    table, learned = inputs.read_table(output, data, table_options, file_options, order)
+    row_order = inputs.read_order(table, learned.rows, order)
+    rows = inputs.split_rows(learned, test_fraction, seed, row_order)
     schema = learned.schema.with_fill_values(table, learned.rows[rows.train])
     x = schema.encode(table, output.note).iloc[learned.rows]
     x_new = None
@@ -108,15 +114,17 @@ def fit(
         *(x.iloc[rows.train], learned.y[rows.train]),
         *(x.iloc[rows.test], learned.y[rows.test]),
     )
+    train_order = row_order.take(rows.train)
     contents = None
     with output.warnings_as_notes():
-        fit_estimator(output, estimator, parts, checkpoint, cluster)
+        fit_estimator(output, estimator, parts, train_order, checkpoint, cluster)
         if not is_first:
             return
         for note in estimator.posterior_.notes:
             output.note(note)
         if len(rows.test):
             settings: dict[str, JSON] = {"file": data, "target": table_options.target}
+            settings |= {name: v for name, v in dataclasses.asdict(order).items() if v}
             contents = describe_fit(output, estimator, parts, settings)
         predictions = None
         if x_new is not None:
@@ -169,6 +177,7 @@ def fit_estimator(
     output: Output,
     estimator: bl.BayesianNNRegressor | bl.BayesianNNClassifier,
     parts: Parts,
+    order: inputs.RowOrder,
     checkpoint: bl.Checkpoint | None,
     cluster: flags.ClusterOptions,
 ) -> None:
@@ -180,6 +189,7 @@ def fit_estimator(
             callback=lambda event: show_event(bar, event),
             checkpoint=checkpoint,
             devices="all" if cluster.distributed else None,
+            **order._asdict(),
         )
 
 

@@ -204,6 +204,28 @@ table_options = chain(
 
 
 @dataclasses.dataclass(frozen=True)
+class OrderOptions:
+    """Columns that say which rows belong together, or come later; they are no inputs."""
+
+    groups: str | None = None
+    time_order: str | None = None
+
+
+order_options = chain(
+    click.option(
+        "--groups",
+        metavar="COLUMN",
+        help="Hold out whole groups: the rows with one value here, such as a patient's. No input.",
+    ),
+    click.option(
+        "--time-order",
+        metavar="COLUMN",
+        help="Hold out the latest rows by this date or number, which is no input.",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class NetworkOptions:
     """Settings of the estimator; None: its default."""
 

@@ -8,27 +8,34 @@ import numpy as np
 
 import bayeslearn as bl
 from bayeslearn.cli import flags
-from bayeslearn.cli.flags import FileOptions, NetworkOptions, TableOptions
+from bayeslearn.cli.flags import FileOptions, NetworkOptions, OrderOptions, TableOptions
 from bayeslearn.cli.output import Output
 from bayeslearn.cli.settings import algorithm_class
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.tabular import encoding, files
-from bayeslearn.tabular.columns import NEW_FILE, join_names
+from bayeslearn.tabular.cell_checks import check_numbers, check_present, dates_of
+from bayeslearn.tabular.columns import NEW_FILE, join_names, problems_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def read_table(
-    output: Output, path: str, options: TableOptions, file_options: FileOptions
+    output: Output,
+    path: str,
+    options: TableOptions,
+    file_options: FileOptions,
+    order: OrderOptions | None = None,
 ) -> tuple[files.RawTable, encoding.LearnedTable]:
-    """A file to learn from."""
+    """A file to learn from; the columns of `order` are no inputs."""
     with output.progress(f"reading {path}"):
         raw = files.read(path, **file_options.for_file())
+        not_inputs = _order_columns(raw, options, order or OrderOptions())
         learned = encoding.learn(
             raw,
             options.target,
             task=options.task,
-            drop=options.drop,
+            drop=(*options.drop, *not_inputs),
             categorical=options.categorical,
             impute=options.impute or options.indicators,
             indicators=options.indicators,
@@ -37,6 +44,47 @@ def read_table(
     for note in learned.notes:
         output.note(note)
     return raw, learned
+
+
+def _order_columns(raw: files.RawTable, options: TableOptions, order: OrderOptions) -> list[str]:
+    given = {"groups": order.groups, "time-order": order.time_order}
+    found = {argument: name for argument, name in given.items() if name is not None}
+    for argument, name in found.items():
+        if name not in raw.names:
+            refuse(argument, name, f"be a column of {raw.path}: {join_names(raw.names, limit=12)}")
+        if name == options.target:
+            refuse(argument, name, "be another column than the target")
+    if len(found) == 2:
+        refuse("time-order", order.time_order, "be left out where --groups is given")
+    return list(found.values())
+
+
+class RowOrder(NamedTuple):
+    """The group or the time of each row that is learned from; None: not given."""
+
+    groups: np.ndarray | None = None
+    time_order: np.ndarray | None = None
+
+    def take(self, index: np.ndarray) -> RowOrder:
+        """Of some of the rows."""
+        return RowOrder(*(None if values is None else values[index] for values in self))
+
+
+def read_order(raw: files.RawTable, rows: np.ndarray, options: OrderOptions) -> RowOrder:
+    """The columns by which rows are held out; none of their cells may be missing."""
+    name = options.groups or options.time_order
+    if name is None:
+        return RowOrder()
+    values = raw.values(name)
+    check_present(raw, name, values, "Fill it in.")
+    if options.groups is not None:
+        return RowOrder(groups=values.text[rows].astype(str))
+    if values.dates is not None:
+        return RowOrder(time_order=dates_of(raw, name, values)[rows])
+    problems = problems_of(raw)
+    check_numbers(raw, name, values, problems)
+    problems.raise_all()
+    return RowOrder(time_order=values.numbers[rows])
 
 
 class NewRows(NamedTuple):
@@ -78,9 +126,13 @@ class RowSplit(NamedTuple):
     test: np.ndarray
 
 
-def split_rows(learned: encoding.LearnedTable, test_fraction: float, seed: int) -> RowSplit:
-    """A random split, stratified by class."""
+def split_rows(
+    learned: encoding.LearnedTable, test_fraction: float, seed: int, row_order: RowOrder
+) -> RowSplit:
+    """A random split, stratified by class; with an order, whole groups or the latest rows."""
     order = np.random.default_rng(seed).permutation(len(learned.y))
+    if test_fraction and any(values is not None for values in row_order):
+        return _split_in_order(learned, test_fraction, order, row_order)
     groups = [order]
     if learned.schema.task == "classification":
         labels = learned.y[order]
@@ -91,6 +143,28 @@ def split_rows(learned: encoding.LearnedTable, test_fraction: float, seed: int) 
     test = [group[:size] for group, size in zip(groups, sizes, strict=True)]
     train = [group[size:] for group, size in zip(groups, sizes, strict=True)]
     return RowSplit(np.sort(np.concatenate(train)), np.sort(np.concatenate(test)))
+
+
+def _split_in_order(
+    learned: encoding.LearnedTable, test_fraction: float, order: np.ndarray, row_order: RowOrder
+) -> RowSplit:
+    from bayeslearn.data.rows import Rows  # imports JAX
+    from bayeslearn.tabular.folds import KeyedRows, hold_out, keys_of
+
+    keys = keys_of(*row_order, len(order))
+    assert keys is not None
+    rows = Rows(order, learned.y[order], np.ones(len(order)))
+    parts = hold_out(KeyedRows(rows, keys.take(order)), test_fraction, False, "test-fraction")
+    train, test = (np.sort(np.asarray(part.rows.x)) for part in parts)
+    if learned.schema.task == "classification":
+        argument = "time-order" if keys.is_time else "groups"
+        unseen = np.setdiff1d(learned.y, learned.y[train])
+        if len(unseen):
+            shown = Shown(f"held-out rows with all of the class {str(unseen[0])!r}")
+            refuse(
+                argument, shown, "leave rows of every class to learn from", "See --test-fraction."
+            )
+    return RowSplit(train, test)
 
 
 def make_estimator(

@@ -77,13 +77,23 @@ class Mixture(Family):
         each = -(-num // self.num_members)
         keys = jax.random.split(jax.random.fold_in(key, 1), self.num_members)
         parts = [member.sample(key, each) for member, key in zip(self.members, keys, strict=True)]
-        order = jax.random.permutation(key, self.num_members)
+        order = self._order(key)
 
         def in_turn(*leaves: Array) -> Array:
             stacked = jnp.stack(leaves, axis=1)[:, order]  # draw, member
             return stacked.reshape(-1, *stacked.shape[2:])[:num]
 
         return jax.tree.map(in_turn, *parts), jnp.tile(order, each)[:num]
+
+    def _order(self, key: Array) -> Array:
+        return jax.random.permutation(key, self.num_members)
+
+    @double_precision
+    def draws_by_member(self, key: Array, each: int) -> Array:
+        """Where the draws of each member are in `sample(key, each * num_members)`; a row each."""
+        order = self._order(key)
+        first = jnp.zeros_like(order).at[order].set(jnp.arange(self.num_members))
+        return first[:, None] + self.num_members * jnp.arange(each)
 
     @double_precision
     def log_prob(self, params: PyTree) -> Array:

@@ -1,5 +1,5 @@
 """Geometry: the manifold of covariances, Gaussian coordinates, and descent on manifolds."""
 
-from bayeslearn.geometry import natural, rsgd, spd
+from bayeslearn.geometry import frame, natural, rsgd, spd
 
-__all__ = ["natural", "rsgd", "spd"]
+__all__ = ["frame", "natural", "rsgd", "spd"]

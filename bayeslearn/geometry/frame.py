@@ -68,8 +68,8 @@ class Spectrum(NamedTuple):
         """
         eigenvalues = [v + self.shift.astype(v.dtype) for v in jax.tree.leaves(self.values)]
         extremes = [(jnp.min(e), jnp.max(e)) for e in [*eigenvalues, self.shift]]
-        smallest = jnp.min(jnp.stack([e[0].astype(jnp.float64) for e in extremes]))
-        largest = jnp.max(jnp.stack([e[1].astype(jnp.float64) for e in extremes]))
+        smallest = jnp.min(jnp.stack([e[0].astype(float) for e in extremes]))
+        largest = jnp.max(jnp.stack([e[1].astype(float) for e in extremes]))
         if self.vectors is not None:
             excess = jnp.maximum(largest / high, smallest / low)
             return self.scaled(1.0 / jnp.maximum(excess, 1.0)), smallest, largest
@@ -204,12 +204,12 @@ class DiagonalFrame(Frame):
     def outer(self, a: PyTree, b: PyTree) -> Spectrum:
         """The diagonal of the mean over draws of a b^T."""
         values = jax.tree.map(lambda x, y: jnp.mean(x * y, axis=0), a, b)
-        return Spectrum(values, None, jnp.zeros((), jnp.float64))
+        return Spectrum(values, None, jnp.zeros((), float))
 
     def quadratic(self, matrix: PyTree) -> Spectrum:
         """C^T D C for a diagonal matrix D, given as a pytree."""
         values = jax.tree.map(lambda s, d: s**2 * d, self.std, matrix)
-        return Spectrum(values, None, jnp.zeros((), jnp.float64))
+        return Spectrum(values, None, jnp.zeros((), float))
 
     def apply(self, spectrum: Spectrum, function: Function, step: PyTree) -> PyTree:
         """function(B) step."""
@@ -237,7 +237,7 @@ class DiagonalFrame(Frame):
         """From a diagonal; a spectrum is returned as it is."""
         if isinstance(matrix, Spectrum):
             return matrix
-        return Spectrum(matrix, None, jnp.zeros((), jnp.float64))
+        return Spectrum(matrix, None, jnp.zeros((), float))
 
 
 class BlockFrame(Frame):
@@ -305,7 +305,7 @@ class BlockFrame(Frame):
 
     def outer(self, a: tuple[Array, ...], b: tuple[Array, ...]) -> LowRankSum:
         """Symmetric part of the mean over draws of a b^T."""
-        return LowRankSum(a, b, jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64))
+        return LowRankSum(a, b, jnp.ones((), float), jnp.zeros((), float))
 
     def quadratic(self, matrix: tuple[Array, ...]) -> tuple[Array, ...]:
         """C^T H C of each block."""
@@ -355,7 +355,7 @@ class BlockFrame(Frame):
         is_sum = isinstance(matrix, LowRankSum)
         pairs = _each(_eigh_of_sum, matrix.a, matrix.b) if is_sum else _each(_eigh, matrix)
         values, vectors = zip(*pairs, strict=True)
-        found = Spectrum(values, vectors, jnp.zeros((), jnp.float64))
+        found = Spectrum(values, vectors, jnp.zeros((), float))
         return found.scaled(matrix.factor).shifted(matrix.shift) if is_sum else found
 
 

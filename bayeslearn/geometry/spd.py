@@ -78,6 +78,11 @@ def retract(z: Array, xi: Array) -> Array:
     return 0.5 * (z + root @ root.mT)
 
 
+def retraction_eigenvalues(b: Array) -> Array:
+    """Eigenvalues of I + B + B^2/2 from those of B, a whitened step: never below one half."""
+    return 1.0 + b + 0.5 * b**2
+
+
 def exp_map(z: Array, xi: Array) -> Array:
     """End of the geodesic that leaves `z` with velocity `xi`, after unit time."""
     factor = jnp.linalg.cholesky(z)
@@ -155,7 +160,7 @@ def frame_step(
     """
     eigenvalues, vectors = jnp.linalg.eigh(jnp.asarray(step, momentum.dtype) * momentum)
     inside, is_clipped = _clip(eigenvalues, radius)
-    root = _retraction_root(inside)[..., None, :]
+    root = jnp.sqrt(retraction_eigenvalues(inside))[..., None, :]
     stretch, shrink = (vectors * root) @ vectors.mT, (vectors / root) @ vectors.mT
     return frame @ stretch, inverse_frame @ shrink, is_clipped
 
@@ -229,7 +234,7 @@ def frame_step_diagonal(
     """`frame_step` for diagonals: z = frame^2 and inverse_frame = 1 / frame, entry by entry."""
     whitened = jnp.asarray(step, momentum.dtype) * momentum
     inside, is_clipped = _clip(whitened.ravel(), radius)
-    root = _retraction_root(inside).reshape(whitened.shape)
+    root = jnp.sqrt(retraction_eigenvalues(inside)).reshape(whitened.shape)
     return frame * root, inverse_frame / root, is_clipped
 
 
@@ -252,11 +257,6 @@ def _clip(eigenvalues: Array, radius: ArrayLike | None) -> tuple[Array, Array]:
     bound = jnp.asarray(radius, eigenvalues.dtype)
     is_clipped = jnp.any(jnp.abs(eigenvalues) > bound, axis=-1)
     return jnp.clip(eigenvalues, -bound, bound), is_clipped
-
-
-def _retraction_root(c: Array) -> Array:
-    """(1 + c + c^2/2)^(1/2), written without cancellation."""
-    return jnp.sqrt(0.5 * (1.0 + (1.0 + c) ** 2))
 
 
 def _spectral(

@@ -72,7 +72,7 @@ def fit(
             methods that begin with mean field. The best goes on.
         callback: called with a `FitEvent` at every evaluation of every phase; return True to end
             the phase.
-        progress: show a progress bar; None: only on a terminal.
+        progress: show a progress bar; None: only on a terminal or in a notebook.
         checkpoint: a folder in which the run is saved, so that `bl.resume` can go on with it, or a
             `Checkpoint` that says how often. On SIGTERM and SIGINT a last checkpoint is written
             before the run leaves.
@@ -81,6 +81,12 @@ def fit(
             get the same posterior; arrays are given whole to each, an iterable gives each its own
             rows of every batch; a sampler's chains are divided among the processes.
         options: a `FitOptions` with what is rarely set.
+
+    >>> posterior = bl.fit(model, bl.Laplace(), (x, y), seed=0)
+    >>> posterior.predict(x[:2]).mean.round(1)
+    array([0.7, 1.4])
+    >>> [phase.name for phase in posterior.phases]
+    ['main/warm start', 'main']
     """
     layout = to_layout(devices)
     checkpointer = _checkpointer(checkpoint, layout)

@@ -35,7 +35,7 @@ from bayeslearn.inference.run_state import (
     restore_phase,
 )
 from bayeslearn.models.target import Target
-from bayeslearn.progress import Progress
+from bayeslearn.progress import Progress, phase_label
 from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 PATIENCE = 20  # evaluations without a new best before stopping
@@ -174,7 +174,8 @@ class _Loop:
         run.best.min_gain = min_gain
         advance = self.compiled(run)
         compile_time = time.perf_counter() - self.began
-        label = algorithm.name if context.phase == MAIN else f"{algorithm.name}, {context.phase}"
+        phase = phase_label(context.phase)
+        label = f"{algorithm.name}, {phase}" if phase else algorithm.name
         with Progress(label, self.num_steps, context.progress) as bar:
             while run.step < run.length and not run.has_ended:
                 if not self.round(run, advance):

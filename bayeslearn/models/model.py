@@ -43,6 +43,10 @@ class Model(eqx.Module):
     frozen (`frozen="train"`), frozen at the values given (`frozen="given"`), or trained along with
     q (`frozen="joint"`). Families and matrices cover the Bayesian leaves only. MAP trains all
     leaves.
+
+    >>> network, likelihood = bl.networks.MLP([20, 20]), bl.likelihoods.Gaussian()
+    >>> whole = bl.Model(network, likelihood, bl.priors.Normal(scale=1.0))
+    >>> last_layer = bl.Model(network, likelihood, bayesian="layers.2.*")
     """
 
     network: Network

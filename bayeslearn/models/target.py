@@ -73,6 +73,13 @@ class Target(eqx.Module):
         `posterior.family` the real numbers.
         `init(key)` draws parameters to start from: each chain of a sampler then has a start of its
         own, so that R-hat sees whether they find different modes. Draw widely.
+
+        A normal with mean 3, as a density of one number that a Gaussian fits exactly:
+
+        >>> target = bl.Target.from_log_density(lambda w: -0.5 * (w["a"] - 3.0) ** 2, {"a": 0.0})
+        >>> posterior = bl.fit(target, bl.Laplace(), seed=0)
+        >>> round(float(posterior.family.mean["a"]), 2), round(float(posterior.family.std["a"]), 2)
+        (3.0, 1.0)
         """
         if not callable(log_density):
             refuse("log_density", log_density, "be a function of the parameters")

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bayeslearn import tree
-from bayeslearn.families import Draws, Point
+from bayeslearn.families import Draws, Mixture, Point
 from bayeslearn.precision import double_precision
 from bayeslearn.results.diagnostics import has_all_rows, row_counts
 
@@ -84,7 +84,10 @@ def to_arviz(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) ->
     """The groups posterior, log_likelihood, observed_data and sample_stats for ArviZ.
 
     An InferenceData with ArviZ 0.x, an xarray DataTree with ArviZ 1.x. A sampler gives its chains,
-    other methods `num_samples` draws of q as one chain (a point: one). Variables have the names of
+    other methods `num_samples` draws of q as one chain (a point: one). Each member of an ensemble
+    is a chain, all with as many draws, since members weigh the same: `num_samples` in all, or one
+    of each point. R-hat is then how far members disagree, not whether anything has converged, and
+    `az.loo` needs `reff=1`, for the draws are independent. Variables have the names of
     the parameters' leaves. A row of weight n is there n times; where weights are not whole numbers
     log-likelihoods are multiplied by them. log_likelihood and observed_data need all training rows
     and are left out without. sample_stats has a sampler's statistics of each draw, or the lower
@@ -92,24 +95,32 @@ def to_arviz(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) ->
     """
     az = arviz()
     family = posterior.family
-    shape = chain_shape(posterior, num_samples)
+    attrs = {"algorithm": posterior.algorithm.name, "stopped": posterior.stopped}
+    if isinstance(family, Mixture):
+        each = 1 if family.is_of_points else max(1, num_samples // family.num_members)
+        num_samples = each * family.num_members
+        layout = np.asarray(family.draws_by_member(jax.random.key(seed), each))
+        attrs["chains"] = "members of an ensemble"
+    else:
+        chains, num = chain_shape(posterior, num_samples)
+        layout = np.arange(chains * num).reshape(chains, num)
     if isinstance(family, Draws):
         draws = posterior.target.constrained(family.flat())
     else:
-        draws = posterior.sample(seed, shape[0] * shape[1])
+        draws = posterior.sample(seed, layout.size)
     weights = {
-        name: np.asarray(leaf).reshape(*shape, *np.shape(leaf)[1:])
+        name: np.asarray(leaf)[layout]
         for name, leaf in zip(tree.leaf_names(draws), jax.tree.leaves(draws), strict=True)
     }
     groups = {"posterior": _dataset(weights, CHAIN_DRAW)}
     if has_all_rows(posterior.target):
         terms, y, counts = pointwise_log_likelihood(posterior, num_samples, seed)
+        terms = terms.reshape(layout.size, -1)[layout]
         terms, y = np.repeat(terms, counts, axis=-1), np.repeat(y, counts, axis=0)
         groups["log_likelihood"] = _dataset({"y": terms}, (*CHAIN_DRAW, "row"))
         groups["observed_data"] = _dataset({"y": y}, ("row", "column"))
     if posterior.trace:
         groups["sample_stats"] = _sample_stats(posterior.trace)
-    attrs = {"algorithm": posterior.algorithm.name, "stopped": posterior.stopped}
     if int(az.__version__.partition(".")[0]) < 1:
         return az.InferenceData(attrs=attrs, **groups)
     import xarray

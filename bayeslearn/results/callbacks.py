@@ -149,6 +149,10 @@ class CSVLogger(Logger):
     Args:
         path: the file.
         overwrite: replace a file that is there; False: it is refused.
+
+    >>> with bl.callbacks.CSVLogger("log.csv") as log:
+    ...     posterior = bl.fit(model, bl.MAP(), (x, y), seed=0, num_steps=200, callback=log)
+    ...     log.finish(posterior)
     """
 
     HEADER = ("phase", "step", "name", "value")

@@ -43,7 +43,11 @@ def rmse(predictive: PredictiveBase, y: ArrayLike) -> float:
 
 
 def coverage(predictive: PredictiveBase, y: ArrayLike, level: float = 0.9) -> float:
-    """Share of observations inside the central interval of that level."""
+    """Share of observations inside the central interval of that level.
+
+    >>> bl.metrics.coverage(posterior.predict(x_held), y_held, level=0.9) > 0.8
+    True
+    """
     lower, upper = predictive.interval(level)
     y = predictive.align_y(y)
     return float(np.mean((lower <= y) & (y <= upper)))
@@ -60,6 +64,9 @@ def crps(predictive: PredictiveBase, y: ArrayLike) -> float:
 
     The integral of (F(z) - [z >= y])^2, F being the distribution function of a new observation:
     by quadrature, or as a sum where y is a count. Columns of y are scored one by one.
+
+    >>> round(bl.metrics.crps(posterior.predict(x_held), y_held), 1)
+    0.2
     """
     _need(predictive, "regression", "crps")
     y = np.asarray(predictive.align_y(y), np.float64)
@@ -110,7 +117,11 @@ def pit(predictive: PredictiveBase, y: ArrayLike, seed: int = 0) -> np.ndarray:
 
 
 def log_likelihood(predictive: PredictiveBase, y: ArrayLike) -> float:
-    """Mean log predictive density per row (higher is better)."""
+    """Mean log predictive density per row (higher is better).
+
+    >>> round(bl.metrics.log_likelihood(posterior.predict(x_held), y_held))
+    0
+    """
     return float(np.mean(predictive.log_prob(y)))
 
 
@@ -329,6 +340,10 @@ def loo(posterior: Posterior, *, num_samples: int = 1000, seed: int = 0) -> LOO:
     unreliable. All draws of a sampler are used. For a variational posterior q is taken for the
     posterior, with `num_samples` draws. A row of weight n counts as n rows, of which one is left
     out; where weights are not whole numbers a row is left out with its whole weight.
+
+    >>> found = bl.metrics.loo(posterior)
+    >>> bool(found.pareto_k.max() < 0.7)
+    True
     """
     diagnostics.all_rows(posterior)
     if isinstance(posterior.family, Point):

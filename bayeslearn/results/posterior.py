@@ -115,7 +115,12 @@ class Posterior:
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> PyTree:
-        """`num` sets of weights along a leading axis."""
+        """`num` sets of weights along a leading axis.
+
+        >>> draws = posterior.sample(0, 100)
+        >>> draws["network"]["layers"][0].weight.shape
+        (100, 1, 3)
+        """
         key = jax.random.key(key) if isinstance(key, int | np.integer) else key
         return self.target.constrained(self.family.sample(key, num))
 
@@ -135,6 +140,13 @@ class Posterior:
         1000, one for a point. With `devices` (see `fit`) rows are divided among them; of several
         processes each must then ask the same of the same rows. `groups` has the group of each row,
         where calibration was by groups.
+
+        >>> predictive = posterior.predict([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+        >>> predictive.mean.round(1), predictive.std.round(1)
+        (array([0., 1.]), array([0.3, 0.3]))
+        >>> lower, upper = predictive.interval(0.9)
+        >>> (upper - lower).round(0)
+        array([1., 1.])
         """
         layout = to_layout(devices)
         if self.target.is_density:
@@ -209,6 +221,9 @@ class Posterior:
                 "class": each class, for conformal sets.
             joint: of several columns of y, conformal intervals that hold all of them at once.
             num_samples, seed: as of `predict`, which must use the same for conformal coverage.
+
+        >>> calibrated = posterior.calibrate((x_held, y_held), method="conformal")
+        >>> inside = bl.metrics.coverage(calibrated.predict(x), y, level=0.9)
         """
         x, y, weight = check_data(data)
         before = self.uncalibrated()
@@ -242,6 +257,10 @@ class Posterior:
         Numbers are arrays of the leaf's shape. The interval is Gaussian for a Gaussian family,
         and made of quantiles for draws. Weights of a network can be permuted without changing
         its predictions, so single weights of a sampler may have several modes.
+
+        >>> [(row["name"], row["mean"].round(1)) for row in posterior.summary()]
+        [('network.layers.0.weight', array([[ 1. , -2.1,  0.5]])),
+         ('network.layers.0.bias', array([0.]))]
         """
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             refuse("level", level, "be between 0 and 1, such as 0.9")
@@ -268,6 +287,10 @@ class Posterior:
             history: the rows this posterior was fitted to, for a sampler: where its draws cannot
                 be reweighted it is then run again on all rows.
             fit_options: further arguments of `fit`, but for `checkpoint`.
+
+        >>> later = posterior.update((x_held, y_held))
+        >>> bool(np.all(later.predict(x).epistemic < posterior.predict(x).epistemic))
+        True
         """
         before = self.uncalibrated()
         if self.scaling is not None:
@@ -298,11 +321,22 @@ class Posterior:
         return x, y, None if data.weight is None else np.asarray(data.weight)
 
     def diagnostics(self) -> Diagnostics:
-        """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`."""
+        """R-hat and effective sample sizes of a sampler; see `bayeslearn.diagnostics`.
+
+        >>> sampler = bl.HMC(num_warmup=100, num_samples=50)
+        >>> sampled = bl.fit(model, sampler, (x, y), seed=0, num_chains=2)
+        >>> bool(np.all(sampled.diagnostics().rhat_predictions < 1.2))
+        True
+        """
         return diagnose(self)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write it to a folder, without the training data; `bl.load` reads it."""
+        """Write it to a folder, without the training data; `bl.load` reads it.
+
+        >>> posterior.save("run")
+        >>> bool(np.all(bl.load("run").predict(x).mean == posterior.predict(x).mean))
+        True
+        """
         posteriors.save(self.stored_fields(), path, overwrite=overwrite)
 
     def stored_fields(self) -> dict[str, Any]:

@@ -29,8 +29,10 @@ from bayeslearn.tabular.texts import ATTRIBUTES, PARAMETERS
 class BayesianNNClassifier(ClassifierMixin, DistributionMethods, BayesianNN):
     __doc__ = f"""Classification with a Bayesian neural network, for labels of any kind.
 
-    classifier = bl.BayesianNNClassifier(random_state=0).fit(X, labels)
-    probabilities = classifier.predict_proba(X_new)
+    >>> classifier = bl.BayesianNNClassifier(hidden=(), method="laplace", random_state=0)
+    >>> probabilities = classifier.fit(x, np.where(y > 0, "up", "down")).predict_proba(x_held)
+    >>> probabilities.shape, classifier.classes_.tolist()
+    ((40, 2), ['down', 'up'])
 {PARAMETERS.format(prior_scale=3.0, scaling='"temperature"')}{ATTRIBUTES}
         classes_: the labels, in the order of `predict_proba`'s columns.
 

@@ -36,9 +36,11 @@ LIKELIHOODS: dict[str, Likelihood] = {
 class BayesianNNRegressor(RegressorMixin, RegressionMethods, BayesianNN):
     __doc__ = f"""Regression with a Bayesian neural network, for one or several columns of y.
 
-    regressor = bl.BayesianNNRegressor(random_state=0).fit(X, y)
-    mean, std = regressor.predict(X_new, return_std=True)
-    lower, upper = regressor.predict_interval(X_new, level=0.9)
+    >>> regressor = bl.BayesianNNRegressor(hidden=(), method="conjugate", random_state=0)
+    >>> mean, std = regressor.fit(x, y).predict(x_held, return_std=True)
+    >>> lower, upper = regressor.predict_interval(x_held, level=0.9)
+    >>> regressor.score(x_held, y_held) > 0.9
+    True
 {PARAMETERS.format(prior_scale=1.0, scaling='"scale"')}
         noise: "learned" (one scale for each column of y), its standard deviation in units of y,
             "heteroscedastic" (it depends on x), "student-t" (it depends on x, with heavy tails) or

@@ -19,7 +19,7 @@ from scipy import stats
 import bayeslearn as bl
 from bayeslearn.data.scaling import Scaling, TableScaling
 from bayeslearn.errors import ArgumentError
-from bayeslearn.families import Draws, FullGaussian, Point
+from bayeslearn.families import Draws, FullGaussian, Mixture, Point
 from bayeslearn.results import metrics
 from bayeslearn.results.arviz import arviz
 from bayeslearn.results.convergence import ess_bulk
@@ -134,6 +134,28 @@ def test_groups_dims_and_coordinates(gaussian):
     if is_old():  # as ArviZ names them itself
         draws = {NAME: np.asarray(data.posterior[NAME])}
         assert data.posterior.equals(arviz().dict_to_dataset(draws))
+
+
+@pytest.mark.parametrize("is_of_points", [False, True])
+def test_members_of_an_ensemble_are_chains_of_equal_weight(problem, gaussian, is_of_points):
+    is_old()
+    with jax.enable_x64(True):
+        shifts = (-5.0, 0.0, 5.0)
+        means = [jax.tree.map(lambda w, s=s: w + s, gaussian.family.mean) for s in shifts]
+        if is_of_points:
+            members = [Point(mean) for mean in means]
+        else:
+            members = [FullGaussian.from_cov(mean, jnp.asarray(problem.cov)) for mean in means]
+    mixture = dataclasses.replace(
+        gaussian, family=Mixture(tuple(members)), algorithm=bl.Ensemble(member=bl.MAP())
+    )
+    data = mixture.to_arviz(num_samples=100, seed=4)
+    weights = np.asarray(data.posterior[NAME])
+    assert weights.shape == (3, 1 if is_of_points else 33, 1, 4)
+    found = weights.mean(axis=(1, 2)) - problem.mean  # members are many standard errors apart
+    np.testing.assert_array_equal(found.mean(axis=1).round(), shifts)
+    np.testing.assert_allclose(data.log_likelihood["y"], log_likelihood(weights, problem))
+    assert data.attrs["chains"] == "members of an ensemble"
 
 
 def test_a_q_gives_one_chain_and_its_lower_bound_by_step(problem, gaussian):

@@ -57,6 +57,14 @@ class Categorical(Likelihood):
 
     Default of `num_classes`: the largest label of the training data plus one. Aleatoric
     uncertainty is the mean entropy of the predictions over draws.
+
+    >>> labels = np.digitize(y, [-1.0, 1.0])  # 0, 1 or 2
+    >>> classes = bl.Model(bl.networks.MLP([]), bl.likelihoods.Categorical())
+    >>> posterior = bl.fit(classes, bl.Laplace(), (x, labels), seed=0)
+    >>> posterior.predict(x[:4]).probs.shape
+    (4, 3)
+    >>> posterior.predict(x[:4]).prediction_set(0.9).any(axis=1)
+    array([ True,  True,  True,  True])
     """
 
     kind: ClassVar[str] = "classification"

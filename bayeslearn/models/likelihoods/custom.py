@@ -28,6 +28,14 @@ class Custom(Likelihood):
     shaped like y, are optional; default: estimates from 256 samples. Quantiles and `cdf` are
     estimated from samples. Aleatoric uncertainty is the variance, averaged over draws. Gauss-Newton
     methods use the curvature of `log_prob` at y without its negative directions.
+
+    Laplace noise, heavier in the tails than a Gaussian:
+
+    >>> def log_prob(outputs, y):
+    ...     return -jnp.abs(y - outputs[0]) - jnp.log(2.0)
+    >>> def sample(key, outputs):
+    ...     return outputs[0] + jax.random.laplace(key)
+    >>> heavy = bl.likelihoods.Custom(log_prob, sample)
     """
 
     kind: ClassVar[str] = "regression"

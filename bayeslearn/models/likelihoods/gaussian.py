@@ -81,6 +81,8 @@ class Gaussian(WithNoiseScale):
     `noise_scale` is its standard deviation if it is known (one number, or one per column of y).
     Default: its logarithm is learned along with the weights, one per column, with the prior
     Normal(log sd(y), `noise_prior_scale`). Aleatoric uncertainty is the noise variance.
+
+    >>> learned, known = bl.likelihoods.Gaussian(), bl.likelihoods.Gaussian(noise_scale=0.3)
     """
 
     def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Self, np.ndarray]:

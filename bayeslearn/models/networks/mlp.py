@@ -22,6 +22,8 @@ class MLP(eqx.Module):
 
     `activation` is a name from `jax.nn` or `jax.numpy` ("tanh", "relu", "gelu", ...) or a
     function. An input of any shape is flattened. `MLP([])` is a linear model.
+
+    >>> network = bl.networks.MLP([50, 50], activation="relu")
     """
 
     hidden: tuple[int, ...] = eqx.field(static=True)

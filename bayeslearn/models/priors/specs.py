@@ -78,6 +78,9 @@ class Normal(Prior):
     With `learn=True` the scale is learned too, one factor for each leaf, by empirical Bayes: it
     maximises the lower bound, s^2 = E_q[(w - mean)^2], between rounds of steps (for the Laplace
     approximation, its evidence). `scale` is the initial value.
+
+    >>> prior = bl.priors.Normal(scale={"layers.0.*": 0.5, "*.bias": 10.0, "*": 1.0})
+    >>> by_width = bl.priors.Normal.fan_in(1.0)
     """
 
     mean: LeafNumbers = 0.0

@@ -71,8 +71,8 @@ def compare(
         splits: how many fits of each method, each with another validation fold.
         test_fraction: fraction of the rows kept for the table (256 rows at most).
         seed: a whole number; without a budget the same seed gives the same result.
-        progress: True: a progress bar, or lines where there is no terminal; None: a bar on a
-            terminal; False: nothing.
+        progress: True: a progress bar, or lines where there is neither a terminal nor a notebook;
+            None: a bar there alone; False: nothing.
         devices: "all": every fit runs over all devices, see `fit`; of several processes each then
             compares alike, without a budget, and finds the same.
         n_jobs: how many methods are fitted at a time, in processes of joblib; -1: as many as cores;
@@ -85,6 +85,12 @@ def compare(
         gather: read the results of all methods from their folder, and fit nothing.
         options: of the estimators, such as `hidden` or `prior_scale`. `num_steps`, `batch_size`
             and `validation_fraction` reach the methods that know them.
+
+    >>> comparison = bl.compare(x, y, methods=["map", "laplace"], hidden=(), splits=1, seed=0)
+    >>> [row["method"] for row in comparison.rows]
+    ['map', 'laplace']
+    >>> comparison.recommended in ("map", "laplace")
+    True
     """
     began = time.perf_counter()
     _check_numbers(splits, test_fraction, seed)
@@ -108,6 +114,7 @@ def compare(
         own = algorithms if array_task is None else own_part(algorithms, array_task)
         with Progress("compare", len(own) * int(splits), progress, unit="fit") as bar:
             runs = run_all(experiment, own, shared, bar, n_jobs, files)
+            bar.update(len(own) * int(splits))
     others = MethodRun(status=NOT_TRIED, reason="It belongs to another job of the array.")
     runs = {label: runs.get(label, others) for label in algorithms}
     settings["seconds"] = time.perf_counter() - began

@@ -85,7 +85,8 @@ class Comparison:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=WIDTH, color_system=None)
+        # In a notebook Rich would display the text instead of returning it.
+        console = Console(width=WIDTH, color_system=None, force_jupyter=False)
         with console.capture() as capture:
             console.print(self, markup=False, highlight=False)
         return capture.get()
