@@ -24,6 +24,7 @@ from bayeslearn.distributed.mesh import on_host
 from bayeslearn.distributed.processes import gather
 from bayeslearn.errors import DataWarning, Shown, refuse, warn
 from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.gradients.loops import check_loops
 from bayeslearn.inference.arguments import check_suits, is_auto
 from bayeslearn.inference.context import named_key
 from bayeslearn.inference.evaluation_plan import EVAL_ROWS
@@ -80,6 +81,8 @@ def bind(request: Request, key: Array) -> Bound:
     algorithm.check(
         *((target, start) if partial_model is None else partial_model.freeze(target, start))
     )
+    if not algorithm.capabilities.needs_linear_model:  # others start from the curvature, at least
+        check_loops(target, start, algorithm.name)
     multistart = _multistart(request, target, start, stream)
     starts = [start]
     if isinstance(algorithm, Composite):
