@@ -25,6 +25,7 @@ import numpy as np
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family
+from bayeslearn.families.streamed import draws_of
 from bayeslearn.models.target import Target
 from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
@@ -212,8 +213,11 @@ class Algorithm(eqx.Module):
     def predictive_draws(
         self, target: Target, q: Family, key: Array, num: int, x: PyTree
     ) -> tuple[Target, PyTree, PyTree]:
-        """What predicts at the rows of x: a target, `num` draws of its parameters, and its rows."""
-        return self.predictive_target(target, q), q.sample(key, num), x
+        """What predicts at the rows of x: a target, `num` draws of its parameters, and its rows.
+
+        Many draws of many weights are `StreamedDraws`.
+        """
+        return self.predictive_target(target, q), draws_of(q, key, num), x
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Notes on a run with this model, for the user; `fit` adds them to the result."""
