@@ -81,6 +81,7 @@ class Capabilities(NamedTuple):
     accepts_initial_gaussian: bool = False  # can start at a Gaussian instead of its warm start
     supports_multistart: bool = False  # its optimum depends on the start
     returns_last_state: bool = False  # where a run ends, not the best of its evaluations
+    init_is_result: bool = False  # `init` does the whole work, from all rows at any size
     is_composite: bool = False  # made of runs of other methods; it has no step of its own
 
 

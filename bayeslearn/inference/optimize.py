@@ -139,9 +139,14 @@ class _Loop:
         )
 
     def begin(self) -> PyTree:
-        """The first state, from the warm start if there was one; if large, by one batch of rows."""
+        """The first state, from the warm start if there was one.
+
+        Of a large network by one batch of rows, unless the state is the method's result.
+        """
         key, target = named_key(self.context.key, "init"), self.base
-        if num_weights(target, self.params) > LARGE_NETWORK and target.data is not None:
+        is_large = num_weights(target, self.params) > LARGE_NETWORK
+        is_start = not self.algorithm.capabilities.init_is_result
+        if is_large and is_start and target.data is not None:
             rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], target.data)
             target = target.with_data(rows)
         algorithm, start, layout = self.algorithm, self.start, self.context.layout
