@@ -323,8 +323,10 @@ class Conjugate(Algorithm):
         if not _is_learned(target.likelihood):
             root = noise_root(target.likelihood)
 
-            def known(q: tuple[Array, Array], *rows: Array) -> tuple[tuple[Array, Array], Array]:
-                mean, prec, log_evidence = known_noise(*q, *rows[:2], root, *rows[2:])
+            def known(
+                q: tuple[Array, Array], jacobian: Array, y: Array, weight: Array | None
+            ) -> tuple[tuple[Array, Array], Array]:
+                mean, prec, log_evidence = known_noise(*q, jacobian, y, root, weight)
                 return (mean, prec), log_evidence
 
             (found, matrix), log_evidence = by_batches(target, params, known, (mean, prec))

@@ -111,6 +111,7 @@ def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyT
     if data is None or len(data.y) <= size:
         return function(data)
     chunks = in_chunks(data, size)
+    assert chunks.weight is not None
     counts = jnp.sum(chunks.weight > 0, axis=1)
     fractions = counts / jnp.sum(counts)
 
