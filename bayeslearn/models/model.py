@@ -40,9 +40,9 @@ class Model(eqx.Module):
 
     `bayesian` selects the leaves that have a posterior: name patterns (`"layers.1.*"`, or several
     in a list) or a function of the leaf's name; default: all. The other leaves are trained, then
-    frozen (`frozen="train"`), frozen at the values given (`frozen="given"`), or trained along with
-    q (`frozen="joint"`). Families and matrices cover the Bayesian leaves only. MAP trains all
-    leaves.
+    frozen (`frozen="train"`), frozen at the values given (`frozen="given"`: the network's own, or
+    `init=` of `fit`), or trained along with q (`frozen="joint"`). Families and matrices cover the
+    Bayesian leaves only. MAP trains all leaves but those given.
     """
 
     network: Network

@@ -121,6 +121,12 @@ class Target(eqx.Module):
         """The same density evaluated on other rows; `num_data` is unchanged."""
         return dataclasses.replace(self, data=data)
 
+    def tempered(self, temperature: Array | float) -> Target:
+        """The target with its likelihood to the power of 1 / temperature; a density as it is."""
+        if self.is_density:
+            return self
+        return dataclasses.replace(self, num_data=self.num_data / temperature)
+
     def rows(self) -> Batch:
         """The training rows; refused if there are none, as in a posterior that was loaded."""
         assert self.data is not None
