@@ -21,10 +21,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
+import optax
 
+from bayeslearn.algorithms.optimizers import ScheduledRate, as_rate, scaled_updates
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family
+from bayeslearn.families.streamed import draws_of
 from bayeslearn.models.target import Target
 from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
@@ -41,12 +44,14 @@ def hyper(
     optional: bool = False,
     real: bool = False,
     free: bool = False,
+    schedule: bool = False,
+    keyword: bool = False,
 ) -> Any:
     """A documented, checked hyper-parameter.
 
     Floats are dynamic; ints, strings, flags and `free` values (functions, mappings) are static.
     `optional` also allows None; `real` marks a number whose default is None as dynamic, not a
-    count.
+    count; `schedule` also allows a function of the step's number. A `keyword` has no position.
     """
     dynamic = isinstance(default, float) or real
     check = {
@@ -58,11 +63,13 @@ def hyper(
         "optional": optional,
         "real": real,
         "free": free,
+        "schedule": schedule,
     }
     return eqx.field(
         default=default,
         static=not dynamic,
-        converter=freeze if free else _plain_number,
+        converter=freeze if free else as_rate if schedule else _plain_number,
+        kw_only=keyword,
         metadata={"doc": doc, "check": check, "default": default},
     )
 
@@ -81,6 +88,7 @@ class Capabilities(NamedTuple):
     accepts_initial_gaussian: bool = False  # can start at a Gaussian instead of its warm start
     supports_multistart: bool = False  # its optimum depends on the start
     returns_last_state: bool = False  # where a run ends, not the best of its evaluations
+    init_is_result: bool = False  # `init` does the whole work, from all rows at any size
     is_composite: bool = False  # made of runs of other methods; it has no step of its own
 
 
@@ -165,6 +173,15 @@ class Algorithm(eqx.Module):
 
     # The schedule
 
+    def training_target(self, target: Target, count: Array | None) -> Target:
+        """The target of the step after `count` others, or (None) of the first state."""
+        return target
+
+    @property
+    def kl_weight(self) -> Array | float:
+        """The weight of the complexity cost at the end of a run; 1: Bayes' rule."""
+        return getattr(self, "temperature", 1.0)
+
     @property
     def has_decaying_rate(self) -> bool:
         """Whether its step size decays to zero over a run of known length."""
@@ -180,7 +197,11 @@ class Algorithm(eqx.Module):
         return any(field.name == "learning_rate" for field in dataclasses.fields(self))
 
     def with_shorter_steps(self, scale: float) -> Self:
-        """This algorithm with its learning rate times `scale`."""
+        """This algorithm with its learning rate times `scale`, or the updates of its optimiser."""
+        optimizer = getattr(self, "optimizer", None)
+        if isinstance(optimizer, optax.GradientTransformation):
+            new: Any = {"optimizer": scaled_updates(optimizer, scale)}
+            return dataclasses.replace(self, **new)
         rate = self.learning_rate * scale  # type: ignore[attr-defined]
         return eqx.tree_at(lambda a: a.learning_rate, self, rate)
 
@@ -212,8 +233,11 @@ class Algorithm(eqx.Module):
     def predictive_draws(
         self, target: Target, q: Family, key: Array, num: int, x: PyTree
     ) -> tuple[Target, PyTree, PyTree]:
-        """What predicts at the rows of x: a target, `num` draws of its parameters, and its rows."""
-        return self.predictive_target(target, q), q.sample(key, num), x
+        """What predicts at the rows of x: a target, `num` draws of its parameters, and its rows.
+
+        Many draws of many weights are `StreamedDraws`.
+        """
+        return self.predictive_target(target, q), draws_of(q, key, num), x
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:
         """Notes on a run with this model, for the user; `fit` adds them to the result."""
@@ -240,6 +264,8 @@ def check_hyper(name: str, value: object, metadata: Mapping[str, Any]) -> None:
     """Refuse a value that the declaration of the hyper-parameter does not allow."""
     check, default = metadata["check"], metadata["default"]
     if check["free"] or (value is None and check["optional"]):
+        return
+    if check["schedule"] and isinstance(value, ScheduledRate):
         return
     if check["choices"] is not None:
         if value not in check["choices"]:

@@ -39,12 +39,11 @@ from bayeslearn.algorithms.decaying import DecayingStep
 from bayeslearn.algorithms.optimizers import (
     Optimizer,
     Options,
-    Schedule,
     check_optimizer,
     make_optimizer,
-    warmup_cosine,
 )
-from bayeslearn.algorithms.sized import DECAY_DOC, DECAYS
+from bayeslearn.algorithms.sized import Rate
+from bayeslearn.algorithms.tempering import WARMUP_DOC, kl_weight
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -144,14 +143,14 @@ class BayesByBackprop(DecayingStep):
         "num_draws": (8, 1),
     }
 
-    learning_rate: float | None = hyper(  # type: ignore[assignment]
+    learning_rate: Rate = hyper(  # type: ignore[assignment]
         None,
         "step size of the optimiser; None: 0.03, and 0.003 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
+        schedule=True,
     )
-    decay: str = hyper("auto", DECAY_DOC, choices=DECAYS)
     num_draws: int | None = hyper(
         None,
         "draws of the weights per step; None: 8, and 1 above 10,000 weights",
@@ -170,6 +169,7 @@ class BayesByBackprop(DecayingStep):
         "uniform", "weight of the complexity cost by minibatch", choices=("uniform", "decaying")
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
+    kl_warmup: int = hyper(0, WARMUP_DOC, least=0, keyword=True)
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
@@ -186,19 +186,6 @@ class BayesByBackprop(DecayingStep):
             refuse("perturb", self.perturb, 'be "weights" with a `q` of your own')
         if self.perturb != "weights" and self.kl == "sampled":
             refuse("kl", self.kl, f'be "closed-form" with perturb="{self.perturb}"')
-
-    @property
-    def has_decaying_rate(self) -> bool:
-        """Whether the step size decays to zero over the run."""
-        if self.setting("decay") == "cosine":
-            return not self.has_own_optimizer
-        return super().has_decaying_rate
-
-    def schedule(self, shrinkage: float = 1.0) -> Schedule:
-        """The step size at each count, times `shrinkage`."""
-        if self.setting("decay") == "cosine":
-            return warmup_cosine(shrinkage * self.setting("learning_rate"), self.length)
-        return super().schedule(shrinkage)
 
     def _optimizer(self) -> optax.GradientTransformation:
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
@@ -251,6 +238,8 @@ class BayesByBackprop(DecayingStep):
         rows = 1.0 if batch is None else float(len(batch.y))
         num_batches = jnp.ceil(target.num_data / (target.mean_weight * rows))
         weight = self.temperature * batch_weight(self.batch_weighting, state.count, num_batches)
+        if self.kl_warmup:
+            weight = weight * kl_weight(state.count, self.kl_warmup)
         key_draws, key_network = jax.random.split(key)
         rewritten = None
         if self.perturb != "weights":

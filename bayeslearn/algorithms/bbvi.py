@@ -53,6 +53,7 @@ from bayeslearn.algorithms.optimizers import (
     check_optimizer,
     make_optimizer,
 )
+from bayeslearn.algorithms.tempering import Tempered
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -100,7 +101,7 @@ def starting_units(std: PyTree, zeta: PyTree) -> PyTree:
     return {"mean": tree.double(std), "scale": tuple(map(rows, zeta["scale"]))}
 
 
-class BlackBoxVI(DecayingStep):
+class BlackBoxVI(DecayingStep, Tempered):
     """Base of BBVI and NGBBVI: a Gaussian in unconstrained parameters (abstract)."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -126,6 +127,7 @@ class BlackBoxVI(DecayingStep):
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse Rao-Blackwellisation with a correlated prior."""
+        super().check(target, params)
         if self.rao_blackwell and target.prior is not None and not target.prior.is_independent:
             must = "be left out if the prior is correlated: its terms depend on all weights"
             refuse("rao_blackwell", True, must)

@@ -28,6 +28,7 @@ The survey's product prior of independent weights and noise is not conjugate; us
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple, TypeGuard
 
 import jax
@@ -36,6 +37,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
+from bayeslearn.data.batches import in_chunks
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import FullGaussian
@@ -54,6 +56,8 @@ from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 NOISES = ("auto", "known", "normal-inverse-gamma", "matrix-normal-inverse-wishart")
+JACOBIAN_SIZE = 2**24  # numbers of a batch's Jacobian, 128 MiB, where that is enough for
+FEWEST_ROWS = 1024
 PROBES = 8  # rows at which linearity is tested
 TOLERANCE = 1e-3  # relative to the outputs, in the network's own precision
 
@@ -134,6 +138,30 @@ def output_order(target: Target, params: PyTree) -> Array:
     return jnp.argsort(owner, stable=True).reshape(jacobian.shape[1], -1)
 
 
+def by_batches(
+    target: Target, params: PyTree, update: Callable[..., tuple[PyTree, Array]], prior: PyTree
+) -> tuple[PyTree, Array]:
+    """The posterior after all rows, and the log-evidence; the posterior is the next batch's prior.
+
+    `update(prior, jacobian, y, weight)` takes a batch; so no more than one's Jacobian is in memory.
+    """
+    assert target.data is not None
+    columns, weights = target.likelihood.num_outputs, tree.size(params["network"])
+    size = max(FEWEST_ROWS, JACOBIAN_SIZE // (columns * weights))
+
+    def one(carry: tuple[PyTree, Array], batch: Batch) -> tuple[tuple[PyTree, Array], None]:
+        offset, jacobian = linear_parts(target, params, batch.x)
+        q, log_evidence = update(
+            carry[0], jacobian, batch.y.astype(jnp.float64) - offset, batch.weight
+        )
+        return (q, carry[1] + log_evidence), None
+
+    start = (prior, jnp.zeros((), jnp.float64))
+    if len(target.data.y) <= size:
+        return one(start, target.data)[0]
+    return jax.lax.scan(one, start, in_chunks(target.data, size))[0]
+
+
 def _is_learned(likelihood: Likelihood) -> TypeGuard[Gaussian]:
     """Whether the noise scale is unknown."""
     return isinstance(likelihood, Gaussian) and likelihood.noise_scale is None
@@ -187,6 +215,7 @@ class Conjugate(Algorithm):
         needs_gaussian_prior=True,
         needs_linear_model=True,
         takes_minibatches=False,
+        init_is_result=True,
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence",))
     auto_steps: ClassVar[int] = 1
@@ -293,23 +322,37 @@ class Conjugate(Algorithm):
 
     def init(self, key: Array, target: Target, params: PyTree) -> ConjugateState:
         """The whole posterior."""
-        assert target.data is not None
-        offset, jacobian = linear_parts(target, params, target.data.x)
-        y, weight = target.data.y.astype(jnp.float64) - offset, target.data.weight
         if isinstance(target.prior, ConjugatePrior):  # the posterior of earlier data
-            order = target.prior.order
-            exact, log_evidence = update(target.prior.exact, jacobian[:, 0, order[0]], y, weight)
-            return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
+            return self._unknown_noise(target, params, target.prior.exact, target.prior.order)
         mean, prec = network_prior(target, params)
         if not _is_learned(target.likelihood):
             root = noise_root(target.likelihood)
-            found, matrix, log_evidence = known_noise(mean, prec, jacobian, y, root, weight)
+
+            def known(
+                q: tuple[Array, Array], jacobian: Array, y: Array, weight: Array | None
+            ) -> tuple[tuple[Array, Array], Array]:
+                mean, prec, log_evidence = known_noise(*q, jacobian, y, root, weight)
+                return (mean, prec), log_evidence
+
+            (found, matrix), log_evidence = by_batches(target, params, known, (mean, prec))
             like = {**params, "network": tree.unraveler(params["network"])(found)}
             return ConjugateState(FullGaussian.from_prec(like, matrix), log_evidence)
         order = output_order(target, params)
         center = target.likelihood.center
         prior = self._prior(center, mean[order].T, prec[jnp.ix_(order[0], order[0])])
-        exact, log_evidence = update(prior, jacobian[:, 0, order[0]], y, weight)
+        return self._unknown_noise(target, params, prior, order)
+
+    def _unknown_noise(
+        self, target: Target, params: PyTree, prior: MatrixNormalInverseWishart, order: Array
+    ) -> ConjugateState:
+        """The posterior of weights and noise; `order` has the places of each output's weights."""
+
+        def one(
+            q: MatrixNormalInverseWishart, jacobian: Array, y: Array, weight: Array | None
+        ) -> tuple[MatrixNormalInverseWishart, Array]:
+            return update(q, jacobian[:, 0, order[0]], y, weight)
+
+        exact, log_evidence = by_batches(target, params, one, prior)
         return ConjugateState(ConjugateFamily(exact, order, params), log_evidence)
 
     def _prior(

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from bayeslearn.algorithms.base import hyper
-from bayeslearn.algorithms.optimizers import Schedule, polynomial_decay, robbins_monro
-from bayeslearn.algorithms.sized import RunLengthStep
+from bayeslearn.algorithms.optimizers import (
+    Schedule,
+    ScheduledRate,
+    polynomial_decay,
+    robbins_monro,
+    warmup_cosine,
+)
+from bayeslearn.algorithms.sized import DECAY_DOC, DECAYS, RunLengthStep
 from bayeslearn.algorithms.starting import ModeStart
 
 
@@ -21,16 +30,26 @@ class DecayingStep(RunLengthStep, ModeStart):
         real=True,
     )
     power: float = hyper(1.0, "how fast it decays; 0: not at all", least=0)
-    length: float = hyper(0.0, "T; 0: the number of steps of the run", least=0)
+    length: float = hyper(0.0, "T; 0: the number of steps of the run", least=0, keyword=True)
+    decay: str = hyper("auto", DECAY_DOC, choices=DECAYS)
+
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {"decay": ("power", "cosine")}
 
     @property
     def has_decaying_rate(self) -> bool:
         """Whether the step size decays to zero over the run."""
-        return self.decay_steps is None and self.power != 0 and not self.has_own_optimizer
+        if self.has_own_schedule:
+            return False
+        is_power = self.decay_steps is None and self.power != 0
+        return is_power or self.setting("decay") == "cosine"
 
     def schedule(self, shrinkage: float = 1.0) -> Schedule:
         """The step size at each count, times `shrinkage`; a fixed decay is slower by as much."""
         rate = shrinkage * self.setting("learning_rate")
+        if isinstance(rate, ScheduledRate):
+            return rate
+        if self.setting("decay") == "cosine":
+            return warmup_cosine(rate, self.length)
         if self.decay_steps is None:
             return polynomial_decay(rate, self.length, self.power)
         return robbins_monro(rate, self.decay_steps / shrinkage, self.power)

@@ -23,6 +23,7 @@ from bayeslearn.algorithms.swag import SWAG
 from bayeslearn.errors import refuse
 from bayeslearn.families import Mixture
 from bayeslearn.families.base import Family
+from bayeslearn.families.streamed import are_many, draws_of, streamed
 from bayeslearn.jobs import check_jobs
 from bayeslearn.models.protocols import Network
 from bayeslearn.models.target import Target
@@ -91,9 +92,8 @@ class Ensemble(Composite):
         members = q.members if isinstance(q, Mixture) else ()
         targets = [self.member.predictive_target(target, member) for member in members]
         if all(one is target for one in targets):
-            return target, q.sample(key, num), x
+            return target, draws_of(q, key, num), x
         assert isinstance(q, Mixture)
-        draws, numbers = q.sample_members(key, num)
         networks = jax.tree.map(
             lambda *leaves: jnp.stack(leaves), *[one.network for one in targets]
         )
@@ -104,6 +104,9 @@ class Ensemble(Composite):
             dtypes=("int32", *targets[0].dtypes),
             frozen=frozen,
         )
+        if are_many(q, num):
+            return pooled, streamed(q, key, num, is_numbered=True), x
+        draws, numbers = q.sample_members(key, num)
         return pooled, {**draws, "network": {"member": numbers, "weights": draws["network"]}}, x
 
 

@@ -29,6 +29,7 @@ from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.bayes_by_backprop import BayesByBackprop
 from bayeslearn.algorithms.decaying import DecayingStep
+from bayeslearn.algorithms.tempering import Tempered
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import BlockGaussian, DiagonalGaussian, FullGaussian, make_groups
@@ -176,7 +177,7 @@ def check_gradient(gradient: str, covariance: str) -> None:
         )
 
 
-class GaussianVI(DecayingStep):
+class GaussianVI(DecayingStep, Tempered):
     """Base of the methods that move a Gaussian in its frame (abstract)."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(accepts_initial_gaussian=True)
@@ -211,6 +212,7 @@ class GaussianVI(DecayingStep):
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse blocks that are too large, and a prior that the estimator does not support."""
+        super().check(target, params)
         if self.covariance != "diagonal":
             block_groups(params, self.covariance, self.block)
         if self.gradient not in GRADIENTS:

@@ -39,8 +39,9 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
@@ -92,7 +93,7 @@ def ivon_update(
     return mean - rate * step, m, h
 
 
-class IVON(SizedStep, ModeStart):
+class IVON(SizedStep, ModeStart, KLWarmup):
     """Mean-field variational inference by natural gradients at the cost of Adam.
 
     >>> posterior = bl.fit(model, bl.IVON(), (x, y), seed=0, num_steps=300, batch_size=20)
@@ -114,12 +115,13 @@ class IVON(SizedStep, ModeStart):
         "renewals": (10.0, 2.0),
     }
 
-    learning_rate: float | None = hyper(
+    learning_rate: Rate = hyper(
         None,
         "fraction of the natural step of the mean; None: 0.3, and 0.1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
+        schedule=True,
     )
     decay: str = hyper(
         "auto",

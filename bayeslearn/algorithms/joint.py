@@ -76,6 +76,15 @@ class Joint(Algorithm):
         """With the method's learning rate times `scale`."""
         return dataclasses.replace(self, inner=self.inner.with_shorter_steps(scale))
 
+    def training_target(self, target: Target, count: Array | None) -> Target:
+        """That of the method."""
+        return self.inner.training_target(target, count)
+
+    @property
+    def kl_weight(self) -> Array | float:
+        """That of the method."""
+        return self.inner.kl_weight
+
     def warm_start(self) -> Algorithm | None:
         """That of the method."""
         return self.inner.warm_start()

@@ -49,6 +49,7 @@ from bayeslearn.algorithms.gaussian import COVARIANCES, Blocks, block_groups, to
 from bayeslearn.algorithms.linearised import LinearisedNetwork, gaussian_outputs
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.data.batches import in_chunks
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families.base import Family, Gaussian
@@ -106,21 +107,13 @@ def num_flipped(values: Array) -> Array:
 
 def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyTree:
     """`function(batch)`, an estimate for all data, averaged over chunks of all rows."""
-    data = target.data
-    if data is None or len(data.y) <= CHUNK_ROWS:
+    data, size = target.data, min(CHUNK_ROWS, target.microbatch or CHUNK_ROWS)
+    if data is None or len(data.y) <= size:
         return function(data)
-    num = -(-len(data.y) // CHUNK_ROWS)
-    padding = num * CHUNK_ROWS - len(data.y)
-
-    def in_chunks(leaf: Array) -> Array:
-        filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
-        return filled.reshape(num, CHUNK_ROWS, *leaf.shape[1:])
-
-    weight = jnp.ones(len(data.y)) if data.weight is None else data.weight
-    weight = jnp.pad(weight.astype(jnp.float64), (0, padding)).reshape(num, CHUNK_ROWS)
-    x, y = jax.tree.map(in_chunks, (data.x, data.y))
-    chunks = Batch(x, y, weight)
-    fractions = jnp.sum(weight > 0, axis=1) / jnp.sum(weight > 0)
+    chunks = in_chunks(data, size)
+    assert chunks.weight is not None
+    counts = jnp.sum(chunks.weight > 0, axis=1)
+    fractions = counts / jnp.sum(counts)
 
     def add(total: PyTree, part: tuple[Array, Batch]) -> tuple[PyTree, None]:
         fraction, batch = part
@@ -143,7 +136,9 @@ class Laplace(ModeStart):
 
     name: ClassVar[str] = "laplace"
     title: ClassVar[str] = "Laplace approximation at the mode"
-    capabilities: ClassVar[Capabilities] = Capabilities(takes_minibatches=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        takes_minibatches=False, init_is_result=True
+    )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence", "flipped"))
     auto_steps: ClassVar[int] = 1
 
@@ -234,7 +229,13 @@ class Laplace(ModeStart):
 
     def _at_mode(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
         """The Gaussian at the mode near `params`, for a fixed prior."""
-        gradient = jax.grad(target.log_joint)
+
+        def log_joint(params: PyTree) -> Array:
+            return over_rows(target, lambda batch: target.log_joint(params, batch))
+
+        def gradient(params: PyTree) -> PyTree:
+            return over_rows(target, lambda batch: jax.grad(target.log_joint)(params, batch))
+
         sizes = jnp.asarray(STEP_SIZES, jnp.float64)
 
         def improve(i: Array, carry: tuple) -> tuple:
@@ -247,7 +248,7 @@ class Laplace(ModeStart):
             def move(size: Array) -> PyTree:
                 return draw(jax.tree.map(lambda p: size.astype(p.dtype) * p, pulled))
 
-            log_joints = jax.lax.map(lambda size: target.log_joint(move(size)), sizes)
+            log_joints = jax.lax.map(lambda size: log_joint(move(size)), sizes)
             best = jnp.argmax(jnp.where(jnp.isfinite(log_joints), log_joints, -jnp.inf))
             params = move(jnp.where(i < self.newton_steps, sizes[best], 0.0))
             square = tree.total(jax.tree.map(jnp.square, pulled))
@@ -257,11 +258,9 @@ class Laplace(ModeStart):
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         carry = (params, *empty[1:])
         params, frame, flipped, square = jax.lax.fori_loop(0, self.newton_steps + 1, improve, carry)
-        k, log_joint = tree.size(params), target.log_joint(params)
-        log_evidence = log_joint + 0.5 * k * jnp.log(2 * jnp.pi) + frame.log_det
-        return LaplaceState(
-            frame, LaplaceInfo(log_joint, log_evidence, jnp.sqrt(square / k), flipped)
-        )
+        k, value = tree.size(params), log_joint(params)
+        log_evidence = value + 0.5 * k * jnp.log(2 * jnp.pi) + frame.log_det
+        return LaplaceState(frame, LaplaceInfo(value, log_evidence, jnp.sqrt(square / k), flipped))
 
     def step(
         self, key: Array, target: Target, state: LaplaceState, batch: Batch | None

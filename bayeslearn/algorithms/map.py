@@ -25,7 +25,7 @@ from bayeslearn.algorithms.optimizers import (
     check_optimizer,
     make_optimizer,
 )
-from bayeslearn.algorithms.sized import SizedStep
+from bayeslearn.algorithms.sized import Rate, SizedStep
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.models.priors.checks import require_fixed_scale, require_known_scale
@@ -90,12 +90,13 @@ class MAP(SizedStep):
         "decay": ("power", "cosine"),
     }
 
-    learning_rate: float | None = hyper(
+    learning_rate: Rate = hyper(
         None,
         "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
+        schedule=True,
     )
     power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)
     learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +35,14 @@ import numpy as np
 import optax
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Algorithm, Capabilities, InfoFields, hyper, hyper_parameters
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper, hyper_parameters
 from bayeslearn.algorithms.optimizers import (
     Optimizer,
     Options,
     check_optimizer,
     make_optimizer,
-    robbins_monro,
 )
+from bayeslearn.algorithms.sized import Rate, SizedStep
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Dropout
@@ -79,7 +80,7 @@ class MCDropoutInfo(NamedTuple):
     nll: Array  # -E[log p(D | W)], estimated likewise
 
 
-class MCDropout(Algorithm):
+class MCDropout(SizedStep):
     """Dropout with masks also in prediction: epistemic uncertainty at the cost of a plain network.
 
     Its limits: the posterior is singular (inputs of a layer are on or off; biases are constant),
@@ -97,9 +98,20 @@ class MCDropout(Algorithm):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    learning_rate: float = hyper(0.01, "step size of the optimiser", above=0)
-    decay_steps: float = hyper(500.0, "steps after which the step size starts to decay", above=0)
-    power: float = hyper(0.5, "its decay: 1 / (1 + t / decay_steps)^power", least=0)
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.01, 1e-3),
+        "decay": ("power", "cosine"),
+    }
+
+    learning_rate: Rate = hyper(
+        None,
+        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+        schedule=True,
+    )
+    power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)
     keep: float = hyper(0.95, "probability to keep an input of a weight layer", above=0, most=1)
     keep_by_layer: tuple[tuple[str, float], ...] = hyper(  # as pairs
         (),
@@ -140,8 +152,7 @@ class MCDropout(Algorithm):
                 refuse("keep_by_layer", Shown(f"{keep!r} for {pattern!r}"), must)
 
     def _optimizer(self) -> optax.GradientTransformation:
-        schedule = robbins_monro(self.learning_rate, self.decay_steps, self.power)
-        return make_optimizer(self.optimizer, self.optimizer_options, schedule)
+        return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
     # Masked weights
 

@@ -33,8 +33,9 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import SizedStep
+from bayeslearn.algorithms.sized import Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import KroneckerGaussian
 from bayeslearn.gradients import kronecker
@@ -66,7 +67,7 @@ def natural_step(q: KroneckerGaussian, gradient: PyTree, num_data: Array) -> PyT
     return jax.tree.map(lambda s: num_data * s, step)
 
 
-class NoisyKFAC(SizedStep, ModeStart):
+class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
     """Variational inference by natural gradients with Kronecker factors of each layer."""
 
     name: ClassVar[str] = "noisy-kfac"
@@ -80,12 +81,13 @@ class NoisyKFAC(SizedStep, ModeStart):
         "clip": (0.01, 0.01),
     }
 
-    learning_rate: float | None = hyper(
+    learning_rate: Rate = hyper(
         None,
         "fraction of the natural step of the mean; None: 0.1, and 0.03 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
+        schedule=True,
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.05, "weight of the new factors in their averages", above=0, most=1)

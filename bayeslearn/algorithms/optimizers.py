@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from bayeslearn.errors import refuse
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.tree import Array, PyTree
 
 WARMUP_FRACTION = 0.05  # of a run, in which the step size of a cosine rises from zero
@@ -43,6 +47,47 @@ def make_optimizer(
     if isinstance(optimizer, optax.GradientTransformation):
         return optimizer
     return getattr(optax, optimizer)(learning_rate, **dict(options))
+
+
+@functools.lru_cache(maxsize=64)  # the same object for the same scale, and so one compilation
+def scaled_updates(
+    optimizer: optax.GradientTransformation, scale: float
+) -> optax.GradientTransformation:
+    """The optimiser with all its updates times `scale`; its state is the same."""
+
+    def update(*arguments: PyTree, **options: PyTree) -> tuple[PyTree, PyTree]:
+        updates, state = optimizer.update(*arguments, **options)
+        return jax.tree.map(lambda u: (scale * u).astype(u.dtype), updates), state
+
+    return optimizer._replace(update=update)
+
+
+class ScheduledRate(eqx.Module):
+    """A step size that is a function of the step's number, such as an Optax schedule."""
+
+    function: Schedule = eqx.field(static=True)
+    scale: Number = 1.0
+
+    def __call__(self, count: Array) -> Array:
+        """The step size at this count."""
+        return self.scale * self.function(count)
+
+    def __mul__(self, scale: Number) -> ScheduledRate:
+        """The same schedule, times a number."""
+        return ScheduledRate(self.function, self.scale * scale)
+
+    __rmul__ = __mul__
+
+
+def as_rate(value: object) -> object:
+    """A step size: a function of the step's number as a `ScheduledRate`."""
+    if callable(value) and not isinstance(value, ScheduledRate):
+        found = jax.eval_shape(value, jnp.zeros((), jnp.int32))
+        if getattr(found, "shape", None) != ():
+            shown = Shown("a function that returns no number")
+            refuse("learning_rate", shown, "be a step size, or a function that returns one")
+        return ScheduledRate(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def robbins_monro(learning_rate: Number, decay_steps: Number, power: Number) -> Schedule:

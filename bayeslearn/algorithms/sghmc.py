@@ -151,7 +151,7 @@ class SGHMC(RunLengthStep):
     beta: float = hyper(0.99, "decay of the averages of squares", least=0, below=1)
     temperature: float = hyper(1.0, "of the posterior: p(D, w)^(1/T); 1: Bayes' rule", above=0)
     noise: str = hyper("hash", "generator of the noise", choices=noise.KINDS)
-    length: float = hyper(0.0, "steps of all cycles; 0: those of the run", least=0)
+    length: float = hyper(0.0, "steps of all cycles; 0: those of the run", least=0, keyword=True)
 
     @property
     def has_decaying_rate(self) -> bool:

@@ -5,13 +5,20 @@ The table of all such defaults is in `docs/which_method.md`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import equinox as eqx
 import optax
 
 from bayeslearn.algorithms.base import Algorithm, hyper
-from bayeslearn.algorithms.optimizers import Schedule, robbins_monro, warmup_cosine
+from bayeslearn.algorithms.optimizers import (
+    Schedule,
+    ScheduledRate,
+    robbins_monro,
+    warmup_cosine,
+)
+from bayeslearn.tree import Array
 
 DECAYS = ("auto", "power", "cosine")
 DECAY_DOC = (
@@ -19,6 +26,8 @@ DECAY_DOC = (
     " in its first twentieth; auto: a power, and a cosine above 10,000 weights"
 )
 
+RATE_DOC = "or a function of the step's number (an Optax schedule)"
+Rate = float | Callable[[Array], Array] | None
 CLIP_DOC = "largest natural step of a weight, before the learning rate; None: no limit"
 
 
@@ -32,9 +41,16 @@ class RunLengthStep(Algorithm):
         """Whether the optimiser is an Optax object, which has its own step size."""
         return isinstance(getattr(self, "optimizer", None), optax.GradientTransformation)
 
+    @property
+    def has_own_schedule(self) -> bool:
+        """Whether the step size is the user's function, or that of an Optax object."""
+        rate = getattr(self, "learning_rate", None)
+        return self.has_own_optimizer or isinstance(rate, ScheduledRate)
+
     def with_run_length(self, num_steps: int) -> Self:
         """This algorithm for a run of `num_steps` steps, unless its length is set."""
-        if self.length > 0 or not self.has_decaying_rate:
+        is_function = isinstance(getattr(self, "learning_rate", None), ScheduledRate)
+        if self.length > 0 or not (self.has_decaying_rate or is_function):
             return self
         return eqx.tree_at(lambda a: a.length, self, float(num_steps))
 
@@ -42,20 +58,26 @@ class RunLengthStep(Algorithm):
 class SizedStep(RunLengthStep):
     """Base of the methods whose step size has defaults by the network's size (abstract)."""
 
-    learning_rate: float | None = hyper(None, "step size", above=0, optional=True, real=True)
+    learning_rate: Rate = hyper(
+        None, f"step size, {RATE_DOC}", above=0, optional=True, real=True, schedule=True
+    )
     decay: str = hyper("auto", DECAY_DOC, choices=DECAYS)
     decay_steps: float = hyper(500.0, "steps after which a power starts to decay", above=0)
     power: float = hyper(1.0, "of that decay: 1 / (1 + t / decay_steps)^power", least=0)
-    length: float = hyper(0.0, "steps of a cosine; 0: the number of steps of the run", least=0)
+    length: float = hyper(
+        0.0, "steps of a cosine; 0: the number of steps of the run", least=0, keyword=True
+    )
 
     @property
     def has_decaying_rate(self) -> bool:
         """Whether the step size decays to zero over the run."""
-        return self.setting("decay") == "cosine" and not self.has_own_optimizer
+        return self.setting("decay") == "cosine" and not self.has_own_schedule
 
     def schedule(self) -> Schedule:
         """The step size at each count."""
         rate = self.setting("learning_rate")
+        if isinstance(rate, ScheduledRate):
+            return rate
         if self.setting("decay") == "cosine":
             return warmup_cosine(rate, self.length)
         return robbins_monro(rate, self.decay_steps, self.power)

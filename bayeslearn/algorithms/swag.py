@@ -107,7 +107,7 @@ class SWAG(RunLengthStep):
     learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)
-    length: float = hyper(0.0, "steps of the schedule; 0: those of the run", least=0)
+    length: float = hyper(0.0, "steps of the schedule; 0: those of the run", least=0, keyword=True)
 
     def __check_init__(self) -> None:
         check_optimizer(self.optimizer, self.optimizer_options)

@@ -39,8 +39,9 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.gradients import noise
@@ -140,7 +141,7 @@ def vadam_update(
     return mean - rate * jnp.clip(step, -clip, clip), m, s
 
 
-class Vadam(SizedStep, ModeStart):
+class Vadam(SizedStep, ModeStart, KLWarmup):
     """Mean-field variational inference at the cost of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
@@ -157,8 +158,8 @@ class Vadam(SizedStep, ModeStart):
         "clip": (None, 0.05),
     }
 
-    learning_rate: float | None = hyper(
-        None, "step size of the mean; None: 0.1", above=0, optional=True, real=True
+    learning_rate: Rate = hyper(
+        None, "step size of the mean; None: 0.1", above=0, optional=True, real=True, schedule=True
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)

@@ -43,8 +43,9 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.algorithms.tempering import WARMUP_DOC, kl_weight
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
@@ -53,8 +54,6 @@ from bayeslearn.gradients import curvature, noise
 from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
-
-FIRST_WEIGHT = 0.01  # of the complexity cost, at the start of a warm-up
 
 
 class VOGNState(NamedTuple):
@@ -142,12 +141,13 @@ class VOGN(SizedStep, ModeStart):
         "clip": (None, 0.1),
     }
 
-    learning_rate: float | None = hyper(
+    learning_rate: Rate = hyper(
         None,
         "fraction of the natural step of the mean; None: 0.3, and 0.03 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
+        schedule=True,
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
     beta2: float = hyper(0.01, "weight of the new squares in their average s", above=0, most=1)
@@ -166,7 +166,7 @@ class VOGN(SizedStep, ModeStart):
         choices=("examples", "fisher", "gauss-newton"),
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    kl_warmup: int = hyper(0, "steps over which that weight increases from 0.01 of it", least=0)
+    kl_warmup: int = hyper(0, WARMUP_DOC, least=0)
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     clip: float | None = hyper(
@@ -184,8 +184,7 @@ class VOGN(SizedStep, ModeStart):
         """T of this step."""
         if self.kl_warmup == 0:
             return jnp.asarray(self.temperature, jnp.float64)
-        fraction = jnp.minimum(count / self.kl_warmup, 1.0)
-        return self.temperature * (FIRST_WEIGHT + (1.0 - FIRST_WEIGHT) * fraction)
+        return self.temperature * kl_weight(count, self.kl_warmup)
 
     def moments(
         self, key: Array, target: Target, params: PyTree, batch: Batch

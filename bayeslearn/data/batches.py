@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslearn.data.rows import Batch
+from bayeslearn.data.rows import Batch, weights_of
 from bayeslearn.data.sources.base import AUTO_BATCH
 from bayeslearn.tree import Array, PyTree
 
@@ -54,3 +54,18 @@ def sample_rows(data: Batch, most: int) -> Batch:
 def pick(leaf: PyTree, rows: np.ndarray) -> PyTree:
     """Some rows of every array of a tree."""
     return jax.tree.map(lambda a: a[rows], leaf)
+
+
+def in_chunks(data: Batch, size: int) -> Batch:
+    """The rows as (chunks, size, ...), with weights; the last is padded with weight 0."""
+    rows = len(data.y)
+    num = -(-rows // size)
+    padding = num * size - rows
+
+    def split(leaf: Array) -> Array:
+        filled = jnp.pad(leaf, [(0, padding), *[(0, 0)] * (leaf.ndim - 1)], mode="edge")
+        return filled.reshape(num, size, *leaf.shape[1:])
+
+    x, y = jax.tree.map(split, (data.x, data.y))
+    weight = jnp.pad(weights_of(data).astype(jnp.float64), (0, padding))
+    return Batch(x, y, weight.reshape(num, size))

@@ -46,8 +46,8 @@ def evaluate(
         metrics = {"log_joint": log_joint, "nll": -log_likelihood, "objective": log_joint}
         metrics["error"] = jnp.zeros((), jnp.float64)
     else:
-        metrics = lower_bound(target, q, key, draws, at_once)
-        metrics["objective"] = metrics["elbo"]
+        metrics = lower_bound(target, q, key, draws, at_once, algorithm.kl_weight)
+    metrics["bound"] = metrics.get("log_joint", metrics["objective"])
     if validation is not None:
         key_held_out = jax.random.fold_in(key, 2)  # other draws than those of the lower bound
         scores = held_out_scores(
@@ -92,13 +92,19 @@ def weighted_mean(values: Array, weight: Array | None) -> Array:
 
 
 def lower_bound(
-    target: Target, q: Family, key: Array, num_draws: int, at_once: int = EVAL_BATCH
+    target: Target,
+    q: Family,
+    key: Array,
+    num_draws: int,
+    at_once: int = EVAL_BATCH,
+    kl_weight: Array | float = 1.0,
 ) -> dict[str, Array]:
     """elbo = -nll - kl on all rows of the target from draws of q, and its Monte-Carlo error.
 
     The elbo is the mean of h = log p(D, w) - log q(w), which does not vary at all where q is the
     posterior; kl is exact for Gaussians, and nll the remainder. A part of the model that has a
-    posterior of its own adds its divergence to kl.
+    posterior of its own adds its divergence to kl. The objective, and the error, are those of a kl
+    times `kl_weight`.
     """
     if at_once == 1:
 
@@ -121,8 +127,10 @@ def lower_bound(
         kl = jnp.mean(divergence)
     kl = kl + target.divergence()
     elbo = jnp.mean(h) - target.divergence()
-    error = jnp.std(h) / jnp.sqrt(num_draws)
-    return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error}
+    excess = kl_weight - 1.0  # zero leaves every bit as it is
+    error = jnp.std(h - excess * divergence) / jnp.sqrt(num_draws)
+    objective = elbo - excess * (jnp.mean(divergence) + target.divergence())
+    return {"elbo": elbo, "nll": -elbo - kl, "kl": kl, "error": error, "objective": objective}
 
 
 def planned(

@@ -106,6 +106,17 @@ def num_weights(target: Target, params: PyTree) -> int:
     return tree.size(params) + tree.size(target.frozen)
 
 
+def start_target(algorithm: Algorithm, target: Target, params: PyTree, batch_size: int) -> Target:
+    """What the first state is made of; of a large network one batch of rows.
+
+    Not where that state is the method's result.
+    """
+    is_start = not algorithm.capabilities.init_is_result
+    if num_weights(target, params) > LARGE_NETWORK and is_start and target.data is not None:
+        target = target.with_data(jax.tree.map(lambda leaf: leaf[:batch_size], target.data))
+    return algorithm.training_target(target, None)
+
+
 def plan_evaluations(
     algorithm: Algorithm,
     target: Target,

@@ -20,8 +20,9 @@ from bayeslearn.families.base import Family
 from bayeslearn.inference import guards
 from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound, planned
-from bayeslearn.inference.evaluation_plan import EvaluationPlan, num_weights, plan_evaluations
+from bayeslearn.inference.evaluation_plan import EvaluationPlan, plan_evaluations, start_target
 from bayeslearn.inference.kernels import (
+    has_slow_loops,
     init_state,
     init_state_from,
     refresh,
@@ -36,7 +37,7 @@ from bayeslearn.inference.run_state import (
 )
 from bayeslearn.models.target import Target
 from bayeslearn.progress import Progress, phase_label
-from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
+from bayeslearn.tree import Array, PyTree
 
 PATIENCE = 20  # evaluations without a new best before stopping
 CHUNK = 100  # steps per compiled call
@@ -140,12 +141,10 @@ class _Loop:
         )
 
     def begin(self) -> PyTree:
-        """The first state, from the warm start if there was one; if large, by one batch of rows."""
-        key, target = named_key(self.context.key, "init"), self.base
-        if num_weights(target, self.params) > LARGE_NETWORK and target.data is not None:
-            rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], target.data)
-            target = target.with_data(rows)
+        """The first state, from the warm start if there was one."""
         algorithm, start, layout = self.algorithm, self.start, self.context.layout
+        key = named_key(self.context.key, "init")
+        target = start_target(algorithm, self.base, self.params, self.batch_size)
         if start is None:
             return init_state(algorithm, key, target, self.params, layout=layout)
         if start.state is not None:
@@ -222,6 +221,7 @@ class _Loop:
             length=self.length,
             layout=context.layout,
             batch_size=rows,
+            one_by_one=has_slow_loops(self.base, self.params, context.layout),
         )
         if context.stream is None:
             advance(
@@ -288,13 +288,13 @@ class _Loop:
             run.target = refresh(algorithm, run.target, run.state, key_refresh)
         target = self.plan.bind(run.target, self.eval_rows)
         values = planned(self.plan, algorithm, target, run.state, key, context.validation)
-        scores = values.pop("scores", None)
+        scores, bound = values.pop("scores", None), float(values.pop("bound"))
         metrics = {name: float(value) for name, value in jax.device_get(values).items()}
         acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
         for name, value in ({"step": run.step} | metrics | acted).items():
             run.trace.setdefault("eval_" + name, []).append(value)
         bar.update(run.step, metrics | {name: n for name, n in acted.items() if n})
-        self.guard(run, before, target, metrics, scores)
+        self.guard(run, before, target, metrics, bound, scores)
         metrics.pop("error")
         if context.notify(run, algorithm.name, self.num_steps, metrics):
             run.stop_reason = f"The callback stopped it at step {run.step}."
@@ -306,12 +306,12 @@ class _Loop:
         before: tuple[PyTree, Target, int],
         target: Target,
         metrics: dict[str, float],
+        bound: float,
         scores: Array | None,
     ) -> None:
         """Step back from a state that makes no sense; stop where nothing is gained."""
         algorithm, step = self.algorithm, run.step
         error = metrics["error"]
-        bound = metrics.get("elbo", metrics.get("log_joint", metrics["objective"]))
         is_rejected = False
         if algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound:
             is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))

@@ -24,6 +24,7 @@ from bayeslearn.distributed.mesh import on_host
 from bayeslearn.distributed.processes import gather
 from bayeslearn.errors import DataWarning, Shown, refuse, warn
 from bayeslearn.families.base import Family, Gaussian
+from bayeslearn.gradients.loops import check_loops
 from bayeslearn.inference.arguments import check_suits, is_auto
 from bayeslearn.inference.context import named_key
 from bayeslearn.inference.evaluation_plan import EVAL_ROWS
@@ -77,9 +78,13 @@ def bind(request: Request, key: Array) -> Bound:
     if request.validation is not None:
         validation = _bind_validation(target, request.validation)
     partial_model = _partial_model(request, stream)
+    if partial_model is not None and request.init is None and not request.is_legacy:
+        _check_given_weights(partial_model, target, start)
     algorithm.check(
         *((target, start) if partial_model is None else partial_model.freeze(target, start))
     )
+    if not algorithm.capabilities.needs_linear_model:  # others start from the curvature, at least
+        check_loops(target, start, algorithm.name)
     multistart = _multistart(request, target, start, stream)
     starts = [start]
     if isinstance(algorithm, Composite):
@@ -268,11 +273,31 @@ def _partial_model(request: Request, stream: Stream | None) -> Model | None:
     model = request.model
     if not isinstance(model, Model) or model.bayesian is None:
         return None
-    if isinstance(request.algorithm, MAP):
+    is_given = model.frozen == "given"
+    if isinstance(request.algorithm, MAP) and not is_given:
         return None
-    if stream is not None and not stream.restarts:
+    if stream is not None and not stream.restarts and not is_given:
         refuse("data", Shown("an iterator"), "be readable twice, to train the other leaves first")
     return model
+
+
+def _check_given_weights(model: Model, target: Target, start: PyTree) -> None:
+    """Refuse to freeze random weights as if they had been given."""
+    if model.frozen != "given" or target.data is None:
+        return
+    (other,) = further_starts(jax.random.key(1), target, start, 2)[1:]
+    frozen = [model.freeze(target, params)[0].frozen for params in (start, other)]
+    for name, first, second in zip(
+        tree.leaf_names(frozen[0]), *map(jax.tree.leaves, frozen), strict=True
+    ):
+        if not np.array_equal(first, second):
+            refuse(
+                "frozen",
+                "given",
+                f'be "train" or "joint": the network has no weights of its own, and {name} would'
+                " be frozen at random",
+                "Or give a network that has weights, or `init=`.",
+            )
 
 
 def _multistart(

@@ -16,7 +16,7 @@ from bayeslearn import markup, precision, tree
 from bayeslearn.data.rows import Data, check_data, total_weight
 from bayeslearn.errors import ArgumentError, Shown, moved_keywords, refuse
 from bayeslearn.models.likelihoods.base import Likelihood
-from bayeslearn.models.networks.adapters import EquinoxNetwork, as_network
+from bayeslearn.models.networks.adapters import ADAPTERS, as_network
 from bayeslearn.models.priors.base import Prior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.priors.specs import Normal
@@ -40,9 +40,9 @@ class Model(eqx.Module):
 
     `bayesian` selects the leaves that have a posterior: name patterns (`"layers.1.*"`, or several
     in a list) or a function of the leaf's name; default: all. The other leaves are trained, then
-    frozen (`frozen="train"`), frozen at the values given (`frozen="given"`), or trained along with
-    q (`frozen="joint"`). Families and matrices cover the Bayesian leaves only. MAP trains all
-    leaves.
+    frozen (`frozen="train"`), frozen at the values given (`frozen="given"`: the network's own, or
+    `init=` of `fit`), or trained along with q (`frozen="joint"`). Families and matrices cover the
+    Bayesian leaves only. MAP trains all leaves but those given.
 
     >>> network, likelihood = bl.networks.MLP([20, 20]), bl.likelihoods.Gaussian()
     >>> whole = bl.Model(network, likelihood, bl.priors.Normal(scale=1.0))
@@ -149,9 +149,7 @@ class Model(eqx.Module):
 def _check_size(network: Network, example: PyTree, num_outputs: int) -> None:
     """Refuse one of our networks whose weights do not fit into memory."""
     kind = type(network)
-    if kind.__module__ == EquinoxNetwork.__module__ or not kind.__module__.startswith(
-        "bayeslearn."
-    ):
+    if isinstance(network, ADAPTERS) or not kind.__module__.startswith("bayeslearn."):
         return  # the code of others, which is run once and no more
     key = jax.eval_shape(lambda: jax.random.key(0))
     shapes = jax.eval_shape(lambda key: network.init(key, example, num_outputs), key)

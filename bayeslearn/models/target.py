@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -127,6 +128,12 @@ class Target(eqx.Module):
         """The same density evaluated on other rows; `num_data` is unchanged."""
         return dataclasses.replace(self, data=data)
 
+    def tempered(self, temperature: Array | float) -> Target:
+        """The target with its likelihood to the power of 1 / temperature; a density as it is."""
+        if self.is_density:
+            return self
+        return dataclasses.replace(self, num_data=self.num_data / temperature)
+
     def rows(self) -> Batch:
         """The training rows; refused if there are none, as in a posterior that was loaded."""
         assert self.data is not None
@@ -214,12 +221,13 @@ class Target(eqx.Module):
             if self.remat:
                 of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
             split = tree.microbatches(x, self.microbatch)
-            if self.by_layer and isinstance(self.network, WithRows) and split is None:
-                outputs = self.network.apply_rows(weights, x)
-            elif split is None:
-                outputs = jax.vmap(of_row)(x)
+            of_rows = jax.vmap(of_row)
+            if self.by_layer and isinstance(self.network, WithRows):
+                of_rows = partial(self.network.apply_rows, weights)
+            if split is None:
+                outputs = of_rows(x)
             else:  # a gradient stores one microbatch at a time, and evaluates it again
-                parts = jax.lax.map(jax.checkpoint(jax.vmap(of_row)), split)
+                parts = jax.lax.map(jax.checkpoint(of_rows), split)
                 outputs = jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 

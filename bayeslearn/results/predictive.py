@@ -3,7 +3,8 @@
 Every quantity is computed on demand in chunks of rows, and for each chunk in a compiled loop over
 the draws, as many at once as fill the device (`ROWS`, `at_once`). Moments, probabilities and
 log-probabilities are accumulated over draws, so that memory grows neither with the number of rows
-nor with that of draws; quantiles hold one chunk's outputs of all draws.
+nor with that of draws; quantiles hold one chunk's outputs of all draws. Many draws of many weights
+are made inside that loop (`families.streamed`).
 
 Regression: total variance = epistemic + aleatoric, where epistemic is the variance of the draws'
 means (1/(S-1)) and aleatoric the mean noise variance. Classification: entropy of the mean
@@ -24,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from bayeslearn.distributed.mesh import Layout, gather_to_host
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.families.streamed import StreamedDraws, num_draws
 from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive_base import PredictiveBase
@@ -44,6 +46,7 @@ from bayeslearn.results.streaming import (
 from bayeslearn.tree import Array, PyTree
 
 ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
+ROWS_STREAMED = 2**16  # rows for which a draw is made at once, where draws are streamed
 FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
 FILL_DEVICE = 2**16  # elsewhere what fills the device
 CELLS = 2**21  # draws x rows in memory at once, where all draws of a row are needed together
@@ -55,6 +58,9 @@ class Predictive(PredictiveBase):
     def __init__(self, target: Target, draws: PyTree, x: PyTree, layout: Layout | None = None):
         # Without the training rows, whose number would have it compiled anew.
         target = dataclasses.replace(target.to_predict().with_data(None), by_layer=True)
+        self._is_streamed = isinstance(draws, StreamedDraws)
+        if self._is_streamed:  # each draw is made once for all rows, which take turns inside
+            target = dataclasses.replace(target, microbatch=ROWS)
         self._target, self._draws = target, draws
         # On the host: cutting chunks of an array on the device would compile for each length.
         self._x = jax.tree.map(np.asarray, x)
@@ -62,7 +68,7 @@ class Predictive(PredictiveBase):
         if layout is not None:
             self._target, self._draws = layout.put((self._target, draws))
         self.num_rows = len(jax.tree.leaves(x)[0])
-        self.num_samples = len(jax.tree.leaves(draws)[0])
+        self.num_samples = num_draws(draws)
         self.kind: str = target.likelihood.kind
         self.is_discrete: bool = target.likelihood.is_discrete
         self.support = target.likelihood.support
@@ -174,6 +180,8 @@ class Predictive(PredictiveBase):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
         size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // per_row))
+        if self._is_streamed and size == ROWS:
+            size *= min(-(-self.num_rows // ROWS), ROWS_STREAMED // ROWS)
         size *= 1 if self._layout is None else self._layout.num_shards
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
@@ -184,7 +192,9 @@ class Predictive(PredictiveBase):
     def _at_once(self, x: PyTree, num: int) -> int:
         """Draws evaluated together on these rows, by a fixed rule."""
         fill = FILL.get(jax.default_backend(), FILL_DEVICE)
-        return max(1, min(num, fill // len(jax.tree.leaves(x)[0])))
+        rows = min(len(jax.tree.leaves(x)[0]), ROWS)
+        most = self._draws.step if self._is_streamed else num
+        return max(1, min(num, most, fill // rows))
 
     @double_precision
     def _by_rows(self, function: Callable[..., Any], *more: Array, per_row: int = 1) -> Any:

@@ -10,6 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.families.streamed import (
+    StreamedDraws,
+    draws_at,
+    likelihood_params,
+    num_draws,
+)
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -44,7 +50,7 @@ def _fold(
     The last ones are filled up with draws that came before; `add` gets which are new. Where
     `each` is given, its first array says which draw is meant.
     """
-    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    num = len(each[0]) if each else num_draws(draws)
     times = -(-num // at_once)
     at_once = -(-num // times)  # as evenly as can be, so that few are evaluated twice
 
@@ -55,8 +61,11 @@ def _fold(
             return jax.lax.dynamic_slice_in_dim(values, first, at_once)
 
         chosen = [some(values) for values in each]
-        params = jax.tree.map(lambda w: w[chosen[0]] if each else some(w), draws)
         places = first + jnp.arange(at_once)
+        if each or isinstance(draws, StreamedDraws):
+            params = draws_at(draws, chosen[0] if each else places)
+        else:
+            params = jax.tree.map(some, draws)
         return add(sums, jax.vmap(function)(params, *chosen[1:]), places, places >= i * at_once)
 
     return jax.lax.fori_loop(0, times, one, start)
@@ -64,13 +73,16 @@ def _fold(
 
 def _zeros(function: Callable[..., Any], draws: PyTree, *each: Any) -> Any:
     """Zeros of the shapes of function(draw, *each)."""
-    shapes = jax.eval_shape(function, jax.tree.map(lambda w: w[0], draws), *each)
+    shapes = jax.eval_shape(
+        lambda *each: function(jax.tree.map(lambda w: w[0], draws_at(draws, jnp.arange(1))), *each),
+        *each,
+    )
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 def _stack(function: Callable[..., Any], draws: PyTree, at_once: int, *each: Array) -> Array:
     """function(draw, *each) of all draws along a leading axis."""
-    num = len(each[0]) if each else len(jax.tree.leaves(draws)[0])
+    num = len(each[0]) if each else num_draws(draws)
     like = _zeros(function, draws, *(values[0] for values in each[1:]))
     start = jnp.zeros((num, *like.shape), like.dtype)
 
@@ -150,7 +162,7 @@ def class_summary(target: Target, draws: PyTree, x: PyTree, at_once: int) -> dic
         )
 
     sums = _fold(function, add, _zeros(function, draws), draws, at_once)
-    mean, aleatoric = (s / len(jax.tree.leaves(draws)[0]) for s in sums)
+    mean, aleatoric = (s / num_draws(draws) for s in sums)
     epistemic = jnp.maximum(_entropy(mean) - aleatoric, 0.0)
     return {"probs": mean, "epistemic": epistemic, "aleatoric": aleatoric}
 
@@ -198,7 +210,7 @@ def mixture_log_prob(target: Target, draws: PyTree, x: PyTree, y: Array, at_once
     start = (zeros - jnp.inf, zeros)
     largest, summed = _fold(function, add, start, draws, at_once)
     safe = jnp.where(jnp.isinf(largest), 0.0, largest)
-    return jnp.log(summed) + safe - jnp.log(len(jax.tree.leaves(draws)[0]))
+    return jnp.log(summed) + safe - jnp.log(num_draws(draws))
 
 
 def _outputs(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
@@ -208,7 +220,7 @@ def _outputs(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
 def _cdf_of(target: Target, draws: PyTree, outputs: Array) -> Callable[[Array], Array]:
     """Of the mixture over draws, whose networks gave `outputs` (draws, rows, ...)."""
     prepare = jax.vmap(target.likelihood.for_cdf, axis_size=len(outputs))
-    own = prepare(tree.double(draws["likelihood"]))
+    own = prepare(tree.double(likelihood_params(draws)))
     cdf = jax.vmap(jax.vmap(target.likelihood.cdf, (0, 0, None)), (0, None, 0))
     return lambda y: jnp.mean(cdf(outputs, y, own), axis=0)
 
@@ -226,7 +238,7 @@ def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once
     It is on the logarithm of positive numbers and the log-odds of proportions, which may be tiny.
     It begins where Cantelli's inequality puts every draw's quantile, whatever its distribution.
     """
-    likelihood, own = target.likelihood, tree.double(draws["likelihood"])
+    likelihood, own = target.likelihood, tree.double(likelihood_params(draws))
     outputs = _outputs(target, draws, x, at_once)
     means, variances = (
         jax.vmap(jax.vmap(of, (0, None)))(outputs, own)
@@ -258,7 +270,7 @@ def mixture_quantiles(qs: Any, target: Target, draws: PyTree, x: PyTree, at_once
 
 def _row_samples(target: Target, draws: PyTree, x: PyTree, at_once: int) -> Array:
     """About `SAMPLES` new observations of each row, as many of every draw."""
-    num = len(jax.tree.leaves(draws)[0])
+    num = num_draws(draws)
     chosen = jnp.repeat(jnp.arange(num), -(-SAMPLES // num))
     samples = sample_observations(target, draws, x, chosen, jax.random.key(0), at_once=at_once)
     return samples.astype(jnp.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import problems
 import pytest
 from interruption import Killed, kill_after
@@ -163,3 +164,56 @@ def test_defaults_depend_on_the_size_and_given_values_do_not(name):
     assert given.learning_rate == 0.02
     assert given.decay == "power"
     assert large.for_network(10) == large  # what is filled in stays
+
+
+def test_a_step_size_can_be_an_optax_schedule(problem):
+    """Of each method; it is called with the step's number, and shorter steps scale it."""
+    fall = optax.cosine_decay_schedule(0.1, 100)
+    for cls in (bl.MAP, bl.VOGN, bl.Vadam, bl.IVON, bl.BayesByBackprop, bl.MCDropout):
+        algorithm = cls(learning_rate=fall).for_network(100).with_run_length(50)
+        np.testing.assert_allclose(rates(algorithm, (0, 50, 100)), [0.1, 0.05, 0.0], atol=1e-9)
+        np.testing.assert_allclose(rates(algorithm.with_shorter_steps(0.5), (50,)), [0.025])
+        assert not algorithm.has_decaying_rate
+    assert bl.IVON(learning_rate=fall).with_run_length(50).length == 50  # its beta2 needs it
+    with pytest.raises(bl.ArgumentError, match="function that returns one"):
+        bl.IVON(learning_rate=lambda count: (count, count))
+
+
+def test_a_schedule_of_ones_own_is_fitted_saved_and_loaded(problem, tmp_path):
+    """A constant function has the bits of a constant; a posterior with it is saved."""
+    data = problem.x, problem.y
+    number = bl.VOGN(learning_rate=0.25, power=0.0)
+    function = bl.VOGN(learning_rate=optax.constant_schedule(0.25))
+    a, b = (bl.fit(problem.model, one, data, seed=0, num_steps=50) for one in (number, function))
+    for left, right in zip(jax.tree.leaves(a.family), jax.tree.leaves(b.family), strict=True):
+        np.testing.assert_array_equal(left, right)
+    b.save(tmp_path / "run")
+    loaded = bl.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.predict(problem.x).mean, b.predict(problem.x).mean)
+
+
+def test_a_step_size_is_the_first_argument():
+    """It was the length of the schedule, without a word."""
+    for name, cls in bl.ALGORITHMS.items():
+        if "length" in cls.__dataclass_fields__:
+            assert cls(0.02).setting("learning_rate") == 0.02, name
+
+
+def test_back_offs_shorten_the_updates_of_an_optax_object(problem):
+    optimizer = optax.sgd(1.0)
+    scaled = bl.MAP(optimizer=optimizer).with_shorter_steps(0.25)
+    assert bl.MAP(optimizer=optimizer).with_shorter_steps(0.25).optimizer is scaled.optimizer
+    gradient = {"w": jnp.ones(3, jnp.float32)}
+    updates, _ = scaled.optimizer.update(gradient, scaled.optimizer.init(gradient))
+    np.testing.assert_array_equal(updates["w"], np.full(3, -0.25, np.float32))
+    assert updates["w"].dtype == jnp.float32
+
+
+def test_steps_of_an_optax_object_that_are_too_long_are_halved_until_they_are_not(problem):
+    """With the bare step size every back-off was in vain."""
+    wild = bl.BayesByBackprop(optimizer=optax.sgd(1e2))
+    options = {"num_steps": 400, "options": bl.FitOptions(warm_start=0)}
+    found = bl.fit(problem.model, wild, (problem.x, problem.y), seed=0, **options)
+    assert any("step size was halved" in note for note in found.notes)
+    mean = np.ravel(jax.tree.leaves(found.family.mean)[0])
+    assert np.all(np.abs(mean - problem.mean) < 3 * problem.std)

@@ -14,6 +14,7 @@ from bayeslearn.models.networks.adapters import (
 )
 from bayeslearn.models.networks.bag_of_features import BagOfFeatures
 from bayeslearn.models.networks.cnn import CNN
+from bayeslearn.models.networks.measured import measure_batch_statistics
 from bayeslearn.models.networks.mlp import MLP
 from bayeslearn.models.networks.rbf import RBF
 from bayeslearn.models.networks.recurrent import GRU, LSTM, RNN
@@ -37,4 +38,5 @@ __all__ = [
     "NNXNetwork",
     "ResNet",
     "as_network",
+    "measure_batch_statistics",
 ]

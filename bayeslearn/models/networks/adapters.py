@@ -1,8 +1,8 @@
 """Networks of other frameworks as `init` and `apply`: one small class per framework.
 
 The weights of a module are the initial values. It runs in inference mode: dropout is off and batch
-statistics are frozen, as examples must be independent of each other. (An Equinox module that gets
-a key runs in the mode it was set to.)
+statistics are frozen, as examples must be independent of each other; see `statistics`. (An Equinox
+module without a state that gets a key runs in the mode it was set to.)
 
 `apply` takes one example. Flax and Keras modules take batches, so they are called with a leading
 axis of length one; Equinox modules and plain functions get the example itself. An input that is a
@@ -25,13 +25,22 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.models.networks.adapter_parts import (
+    Static,
+    as_batch,
+    by_name,
+    mode_flags,
+    replace_named,
+)
+from bayeslearn.models.networks.equinox_state import StatefulEquinox, has_state
+from bayeslearn.models.networks.keras_network import KerasNetwork
+from bayeslearn.models.networks.statistics import check_trained, initial_layers, refuse_stateless
 from bayeslearn.models.protocols import Network, WithRows
 from bayeslearn.tree import Array, PyTree
 
 if TYPE_CHECKING:
     import flax.linen
     import flax.nnx
-    import keras
 
 
 class EquinoxNetwork(eqx.Module):
@@ -78,14 +87,14 @@ class NNXNetwork(eqx.Module):
 
     weights: PyTree
     frozen: PyTree
-    graph: _Static = eqx.field(static=True)
+    graph: Static = eqx.field(static=True)
 
     def __init__(self, module: flax.nnx.Module):
         from flax import nnx
 
         graph, weights, frozen = cast("tuple[PyTree, ...]", nnx.split(module, nnx.Param, ...))
         self.weights, self.frozen = nnx.to_pure_dict(weights), nnx.to_pure_dict(frozen)
-        self.graph = _Static(graph)
+        self.graph = Static(graph)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
         """The weights of the module."""
@@ -97,7 +106,27 @@ class NNXNetwork(eqx.Module):
 
         module = nnx.merge(self.graph.value, params, self.frozen)
         module.eval()
-        return module(_as_batch(x), **_inference_flags(module))[0]
+        return module(as_batch(x), **mode_flags(module))[0]
+
+    def statistics(self) -> dict[str, Array]:
+        """Running means and variances, by layer."""
+        from flax import nnx
+
+        module = nnx.merge(self.graph.value, self.weights, self.frozen)
+        return by_name(nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
+
+    def with_statistics(self, statistics: Mapping[str, Array]) -> NNXNetwork:
+        """The network with other ones."""
+        return eqx.tree_at(lambda n: n.frozen, self, replace_named(self.frozen, statistics))
+
+    def trained_statistics(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
+        """The statistics after one batch in the mode of training."""
+        from flax import nnx
+
+        module = nnx.merge(self.graph.value, params, self.frozen)
+        module.train()
+        module(rows, **mode_flags(module, training=True))
+        return by_name(nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
 
 
 class LinenNetwork(eqx.Module):
@@ -105,7 +134,7 @@ class LinenNetwork(eqx.Module):
 
     weights: PyTree
     frozen: dict[str, PyTree]
-    module: _Static = eqx.field(static=True)
+    module: Static = eqx.field(static=True)
 
     def __init__(self, module: flax.linen.Module, variables: Mapping[str, PyTree] | None = None):
         if variables is None and module.scope is not None:
@@ -123,29 +152,46 @@ class LinenNetwork(eqx.Module):
                 'Write (module, variables), or (module, {"params": params}).',
             )
         self.weights = self.frozen.pop("params", None)
-        self.module = _Static(module)
+        self.module = Static(module)
 
     def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
         """The weights given, or new ones."""
         if self.weights is not None:
             return self.weights
         module = self.module.value
-        variables = _plain(module.init(key, _as_batch(x_example), **_inference_flags(module)))
+        variables = _plain(module.init(key, as_batch(x_example), **mode_flags(module)))
         params = variables.pop("params", {})
         if variables:
-            refuse(
-                "network",
-                Shown(f"a Linen module with {', '.join(sorted(variables))} and no values for them"),
-                "come with its state, such as batch statistics, which is not learned here",
-                "Train it first and write (module, variables).",
-            )
+            what = f"a Linen module with {', '.join(sorted(variables))}"
+            refuse_stateless(what, "(module, variables)")
         return params
 
     def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
         """Outputs for one example."""
         module = self.module.value
         variables = {"params": params, **self.frozen}
-        return module.apply(variables, _as_batch(x), **_inference_flags(module))[0]
+        return module.apply(variables, as_batch(x), **mode_flags(module))[0]
+
+    def statistics(self) -> dict[str, Array]:
+        """Running means and variances, by layer."""
+        return by_name(self.frozen.get("batch_stats", {}))
+
+    def with_statistics(self, statistics: Mapping[str, Array]) -> LinenNetwork:
+        """The network with other ones."""
+        moved = replace_named(self.frozen["batch_stats"], statistics)
+        return eqx.tree_at(lambda n: n.frozen["batch_stats"], self, moved)
+
+    def trained_statistics(self, params: PyTree, rows: PyTree, key: Array) -> dict[str, Array]:
+        """The statistics after one batch in the mode of training."""
+        module = self.module.value
+        _, moved = module.apply(
+            {"params": params, **self.frozen},
+            rows,
+            mutable=["batch_stats"],
+            rngs={"dropout": key},
+            **mode_flags(module, training=True),
+        )
+        return by_name(_plain(moved["batch_stats"]))
 
 
 def _plain(variables: PyTree) -> dict[str, PyTree]:
@@ -154,71 +200,6 @@ def _plain(variables: PyTree) -> dict[str, PyTree]:
     from flax.linen import unbox
 
     return jax.tree.map(jnp.asarray, dict(unfreeze(unbox(variables))))
-
-
-class KerasNetwork(eqx.Module):
-    """A Keras 3 model or layer on the JAX backend, built.
-
-    Its trainable variables are the weights, named by their paths without the model's own name;
-    layers with `trainable = False` are frozen.
-    """
-
-    weights: dict[str, Array]
-    frozen: list[Array]
-    names: tuple[str, ...] = eqx.field(static=True)
-    model: _Static = eqx.field(static=True)
-
-    def __init__(self, model: keras.Model | keras.layers.Layer):
-        import keras
-
-        if keras.backend.backend() != "jax":
-            refuse(
-                "network",
-                Shown(f"one on the {keras.backend.backend()} backend"),
-                "be a Keras model on the JAX backend",
-                "Set KERAS_BACKEND=jax in the environment before Keras is imported.",
-            )
-        if not model.built:
-            refuse(
-                "network",
-                Shown(f"the unbuilt model {model.name!r}"),
-                "be a Keras model that has its weights",
-                "Call it once, model(x[:1]), or start it with keras.Input.",
-            )
-        variables = model.trainable_variables
-        paths = [v.path.removeprefix(f"{model.name}/").replace("/", ".") for v in variables]
-        twice = sorted({path for path in paths if paths.count(path) > 1})
-        if twice:
-            refuse(
-                "network",
-                Shown(f"{', '.join(twice)} more than once"),
-                "have one name for each weight",
-                "Give its layers different names.",
-            )
-        self.names = tuple(paths)
-        self.weights = {name: v.value for name, v in zip(paths, variables, strict=True)}
-        self.frozen = [v.value for v in model.non_trainable_variables]
-        self.model = _Static(model)
-
-    def init(self, key: Array, x_example: PyTree, num_outputs: int) -> PyTree:
-        """The weights of the module."""
-        return self.weights
-
-    def apply(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
-        """Outputs for one example."""
-        weights = [params[name] for name in self.names]
-        for ours, theirs in zip(weights, self.model.value.trainable_variables, strict=True):
-            if ours.dtype != theirs.dtype:
-                refuse(
-                    "dtype",
-                    str(ours.dtype),
-                    f"be that of the Keras model ({theirs.dtype}), which casts to its own",
-                    "Set keras.config.set_floatx before making the model.",
-                )
-        outputs, _ = self.model.value.stateless_call(
-            weights, self.frozen, _as_batch(x), training=False
-        )
-        return outputs[0]
 
 
 class FunctionNetwork(eqx.Module):
@@ -279,8 +260,31 @@ class FunctionNetworkWithRows(FunctionNetwork):
         return self.rows_function(params, x)
 
 
+ADAPTERS = (
+    EquinoxNetwork,
+    StatefulEquinox,
+    NNXNetwork,
+    LinenNetwork,
+    KerasNetwork,
+    FunctionNetwork,
+)
+
+
 def as_network(network: PyTree) -> Network:
-    """A network with `init` and `apply`, from one of ours or of another framework."""
+    """A network with `init` and `apply`, from one of ours or of another framework.
+
+    One whose batch statistics nothing has moved from their initial values is refused.
+    """
+    adapted = adapt(network)
+    if isinstance(adapted, StatefulEquinox):
+        check_trained(adapted.initial_layers())
+    elif isinstance(adapted, NNXNetwork | LinenNetwork | KerasNetwork):
+        check_trained(initial_layers(adapted.statistics()))
+    return adapted
+
+
+def adapt(network: PyTree) -> Network:
+    """As `as_network`, with any batch statistics."""
     if isinstance(network, type):
         refuse("network", network, "be a network, not a class", f"Write {network.__name__}(...).")
     if _is_a(network, "flax.linen", "Module"):  # first, for it has `init` and `apply` too
@@ -288,6 +292,8 @@ def as_network(network: PyTree) -> Network:
     if hasattr(network, "init") and hasattr(network, "apply"):
         return _as_pytree(network)
     if isinstance(network, eqx.Module) and callable(network):
+        if has_state(network):
+            refuse_stateless("an Equinox module with state (StateIndex)", "(module, state)")
         return EquinoxNetwork(network)
     if _is_a(network, "flax.nnx", "Module"):
         return NNXNetwork(network)
@@ -296,6 +302,8 @@ def as_network(network: PyTree) -> Network:
     if isinstance(network, tuple) and len(network) == 2:
         if _is_a(network[0], "flax.linen", "Module"):
             return LinenNetwork(*network)
+        if isinstance(network[0], eqx.Module) and isinstance(network[1], eqx.nn.State):
+            return StatefulEquinox(*network)
         if callable(network[1]):
             return FunctionNetwork(*network)
     refuse(
@@ -319,49 +327,12 @@ def _as_pytree(network: PyTree) -> Network:
     return FunctionNetwork(init, apply)
 
 
-class _Static:
-    """A static value, compared by value if it has a hash, else by identity."""
-
-    def __init__(self, value: PyTree):
-        self.value = value
-        self.identity: object
-        try:
-            hash(value)
-            self.identity = value
-        except TypeError:
-            self.identity = id(value)
-
-    def __hash__(self) -> int:
-        return hash(self.identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.identity == other.identity
-
-
 def _is_a(network: object, package: str, name: str) -> bool:
     """Whether a class of this name in this package is a base; nothing is imported."""
     return any(
         base.__name__ == name and f"{base.__module__}.".startswith(f"{package}.")
         for base in type(network).__mro__
     )
-
-
-def _as_batch(x: PyTree) -> PyTree:
-    """One example as a batch of one."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], x)
-
-
-def _inference_flags(module: PyTree) -> dict[str, bool]:
-    """Those of the usual arguments for inference mode that the module's call takes."""
-    flags = {
-        "train": False,
-        "training": False,
-        "is_training": False,
-        "deterministic": True,
-        "use_running_average": True,
-    }
-    takes = inspect.signature(module.__call__).parameters
-    return {name: value for name, value in flags.items() if name in takes}
 
 
 def _takes_key(function: Callable[..., Array]) -> bool:
