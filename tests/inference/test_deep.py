@@ -89,20 +89,29 @@ def digits():
     x, y = load_digits(return_X_y=True)
     x = (x / 16.0).astype(np.float32)
     order = np.random.default_rng(0).permutation(len(y))
-    train, test = order[:900], order[900:]
+    train, test = order[:1400], order[1400:]
     model = bl.Model(bl.networks.MLP([8]), bl.likelihoods.Categorical())
-    body = bl.fit(model, bl.MAP(), (x[train], y[train]), seed=0, num_steps=500)
+    body = bl.fit(model, bl.MAP(), (x[train], y[train]), seed=0, num_steps=300)
     last = bl.Model(
-        bl.networks.MLP([8]), bl.likelihoods.Categorical(), bayesian="layers.1.*", frozen="given"
+        bl.networks.MLP([8]),
+        bl.likelihoods.Categorical(),
+        bl.priors.Normal.fan_in(1.0),
+        bayesian="layers.1.*",
+        frozen="given",
     )
     return last, body.family.mean, (x[train], y[train]), x[test]
 
 
+@pytest.mark.slow(reason="HMC and EMGVB on 90 weights and 1,400 rows")
 def test_last_layers_of_a_frozen_body_agree(digits):
-    """Laplace, EMGVB and HMC on 90 weights, in mean total variation over 897 held-out rows."""
+    """In mean total variation over 397 held-out digits.
+
+    Laplace's part of it is its own error, .009 here; EMGVB and HMC differ by .002, half of which is
+    the Monte-Carlo error of 1,000 draws.
+    """
     model, init, data, new = digits
     algorithms = {
-        "laplace": (bl.Laplace(predictive="sampled"), {}),
+        "laplace": (bl.Laplace(), {}),
         "emgvb": (bl.EMGVB(gradient="reparam"), {"num_steps": 1500}),
         "hmc": (bl.HMC(num_warmup=500, num_samples=500), {"num_chains": 2}),
     }
@@ -113,5 +122,4 @@ def test_last_layers_of_a_frozen_body_agree(digits):
         found[name] = np.asarray(posterior.predict(new, num_samples=1000).probs)
     for a, b in (("laplace", "emgvb"), ("emgvb", "hmc"), ("laplace", "hmc")):
         distance = np.mean(0.5 * np.sum(np.abs(found[a] - found[b]), axis=1))
-        print(a, b, distance)
         assert distance < 0.01, (a, b, distance)
