@@ -15,7 +15,7 @@ from bayeslearn.tabular.json_values import JSON
 
 if TYPE_CHECKING:
     from bayeslearn.tabular.compare.result import Comparison
-    from bayeslearn.tabular.encoding import Schema
+    from bayeslearn.tabular.schema import Schema
 
 
 @click.command()

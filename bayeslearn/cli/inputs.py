@@ -13,6 +13,7 @@ from bayeslearn.cli.output import Output
 from bayeslearn.cli.settings import algorithm_class
 from bayeslearn.tabular import encoding, files
 from bayeslearn.tabular.columns import NEW_FILE, join_names
+from bayeslearn.tabular.schema import Schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ class NewRows(NamedTuple):
 
 def read_new_rows(
     output: Output,
-    schema: encoding.Schema,
+    schema: Schema,
     path: str,
     argument: str,
     options: FileOptions,

@@ -107,6 +107,10 @@ class Predictive(PredictiveBase):
         y = self._check_y(y)
         return self._like_y(y) if self.kind == "regression" else y
 
+    def is_censored(self, y: ArrayLike) -> np.ndarray:
+        """Of which rows of y only a bound is known, as of survival times."""
+        return self._target.likelihood.is_censored(np.asarray(self._check_y(y)))
+
     @double_precision
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""

@@ -24,11 +24,23 @@ class ColumnValues(NamedTuple):
     is_missing: np.ndarray
     dates: np.ndarray | None = None  # days since 1970-01-01, NaN where there is none
     is_categorical: bool = False  # by its type, whatever its values look like
-    decimal: str = ""  # of a number that has two readings
+    decimal: str = ""  # separator of the numbers; "": nothing shows which
+    has_two_readings: bool = False  # of its numbers, of which `decimal` is the chosen one
     day_first: bool | None = None  # of a date that has two readings
     unit: str = ""  # a currency or "%", in every cell
     ambiguity: str = ""  # why neither of two readings was chosen
     ambiguity_remedy: str = ""
+
+
+class Written(NamedTuple):
+    """How a column was written in the training table."""
+
+    decimal: str = ""  # "": unknown
+    day_first: bool | None = None
+    separator: str | None = None  # of the file's cells; None: unknown
+
+
+NEW = Written()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +95,8 @@ class Table(Protocol):
     def remedies(self) -> Remedies:
         """What to advise."""
 
-    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
-        """A column; of two readings of a number or a date the one that is given."""
+    def values(self, name: str, written: Written = NEW) -> ColumnValues:
+        """A column; of two readings of a number or a date the one of the training table."""
 
     def where(self, row: int) -> str:
         """Where a row is, in words."""

@@ -19,8 +19,10 @@ from bayeslearn.tabular import text_columns
 from bayeslearn.tabular.columns import (
     FIT,
     MISSING,
+    NEW,
     ColumnValues,
     Remedies,
+    Written,
     join_names,
     refuse_table,
 )
@@ -56,14 +58,16 @@ class RawTable:
         """How many rows there are."""
         return len(self.cells)
 
-    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
-        """A column; of two readings of a number or a date the one that is given."""
+    def values(self, name: str, written: Written = NEW) -> ColumnValues:
+        """A column; of two readings of a number or a date the one of an option, or of training."""
+        if self.day_first is not None:
+            written = written._replace(day_first=self.day_first)
         return text_columns.read(
             self._plain(name),
             name,
             self.where,
-            decimal=self.decimal or decimal,
-            day_first=day_first if self.day_first is None else self.day_first,
+            written,
+            decimal=self.decimal,
             established=self._established,
             separator=self.separator,
         )
