@@ -185,7 +185,8 @@ def fit_estimator(
 
 def show_event(bar: Progress, event: bl.FitEvent) -> None:
     """Show an event of `bl.fit`."""
-    name = ", ".join(part for part in (event.algorithm, phase_label(event.phase)) if part)
+    label = phase_label(event.phase, event.num_members)
+    name = ", ".join(part for part in (event.algorithm, label) if part)
     bar.update(event.step, event.metrics, name=name, total=event.num_steps)
 
 
