@@ -66,6 +66,9 @@ def read_new_rows(
     known = {column.name for column in schema.columns}
     known |= {schema.target} if has_target else set()
     extra = [name for name in raw.names if name not in known]
+    if schema.target in extra:
+        extra.remove(schema.target)
+        output.note(f"Ignored: the target {schema.target!r}.")
     if extra:
         plural = "s" if len(extra) > 1 else ""
         output.note(f"Not used: the column{plural} {join_names(extra)}.")

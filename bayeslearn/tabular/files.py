@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import os
+import re
 import zlib
 from collections import Counter
 from functools import cached_property
@@ -166,7 +167,10 @@ def _parse(argument: str, path: str, text: str, separator: str) -> pd.DataFrame:
         reason = (
             str(error).strip().splitlines()[-1].removeprefix("Error tokenizing data. C error: ")
         )
-        _refuse(argument, path, f"it could not be parsed ({reason.rstrip('.')})")
+        first = text.lstrip("\n").partition("\n")[0].strip()
+        is_above = re.match(r"Expected \d+ fields in line 2,", reason) or first.startswith("#")
+        remedy = f"Remove what is above the header: {first[:60]!r}." if is_above else ""
+        _refuse(argument, path, f"it could not be parsed ({reason.rstrip('.')})", remedy=remedy)
     cells = cells.fillna("")
     is_empty = (cells == "").all(axis=1).to_numpy()
     if np.any(is_empty):  # a blank line, or cells without values?
