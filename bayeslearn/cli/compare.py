@@ -112,6 +112,7 @@ def run_comparison(
 
     `arguments` are those of `bl.compare`.
     """
+    table_options = inputs.for_likelihood(table_options, network.likelihood)
     raw, learned = inputs.read_table(output, data, table_options, file_options)
     if uses_cache:
         use_compilation_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,19 @@ def read_table(
     for note in learned.notes:
         output.note(note)
     return raw, learned
+
+
+def for_likelihood(options: TableOptions, likelihood: str | None) -> TableOptions:
+    """With the task that a likelihood is for, if none is given."""
+    from bayeslearn.tabular import classes, target_types
+
+    if options.task != flags.AUTO or likelihood in (None, flags.AUTO):
+        return options
+    if likelihood in classes.LIKELIHOODS:
+        return dataclasses.replace(options, task="classification")
+    if likelihood in (target_types.GAUSSIAN, *target_types.LIKELIHOODS):
+        return dataclasses.replace(options, task="regression")
+    return options
 
 
 class NewRows(NamedTuple):

@@ -192,7 +192,12 @@ def _target(raw: RawTable, name: str, task: str, impute: bool, notify: Notify) -
         raw.refuse(f"the target {name!r} is {text[0]!r} in every row", "have a target that varies")
     if task == "auto":
         task, contents = detect_task(numbers if is_numeric else None, found)
-        notify(f"The target {name!r} holds {contents}: {task}. Override with --task.")
+        is_rating = task == "classification" and is_numeric and len(found) > 2
+        others = " Ratings: --likelihood ordinal, counts: --likelihood negative-binomial."
+        notify(
+            f"The target {name!r} holds {contents}: {task}. Override with --task."
+            + (others if is_rating else "")
+        )
     if task == "regression":
         return _Target(rows, numbers, task, Column.of_numbers(name, values))
     if len(found) > len(rows) // 2:
