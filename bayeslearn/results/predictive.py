@@ -18,7 +18,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -137,7 +136,7 @@ class Predictive(PredictiveBase):
         if self.kind != "regression":
             self.not_available("cdf", "regression")
         function = sampled_cdfs if self._by_samples else mixture_cdfs
-        stacked = jnp.stack([self._observed(y) for y in points], axis=1)
+        stacked = np.stack([np.asarray(self._observed(y)) for y in points], axis=1)
         values = self._by_rows(function, stacked, per_row=self._values_per_row)
         return [self._like_y(values[:, place]) for place in range(len(points))]
 
