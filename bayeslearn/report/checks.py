@@ -94,8 +94,8 @@ def confusion(predicted: np.ndarray, y: np.ndarray, number: int) -> JSON:
 
 def before_calibration(estimator: BayesianNN, rows: Rows) -> JSON:
     """Scores and calibration without the calibrator; None where there is none."""
-    posterior, is_cross = estimator.posterior_, hasattr(estimator, "cross_calibration_")
-    if posterior.calibrator is None and not is_cross:
+    posterior, calibrator = estimator.posterior_, estimator.posterior_.calibrator
+    if calibrator is None and not hasattr(estimator, "cross_calibration_"):
         return None
     plain = copy.copy(estimator)
     plain.posterior_ = posterior.uncalibrated()
@@ -103,8 +103,8 @@ def before_calibration(estimator: BayesianNN, rows: Rows) -> JSON:
     predictive = plain.predictive(rows.X)
     scores = score(predictive, rows.y, with_crps=len(rows.y) <= CRPS_ROWS)
     found = {"metrics": cast(JSON, scores), "calibration": calibration(predictive, rows.y)}
-    is_by_sets = predictive.kind == "classification" and posterior.calibrator is not None
-    if is_by_sets and posterior.calibrator.method == "conformal":
+    is_conformal = calibrator is not None and calibrator.method == "conformal"
+    if is_conformal and predictive.kind == "classification":
         # Sets alone change: probabilities, and the scores above, are the model's.
         found["metrics"] = cast(JSON, set_scores(predictive, rows.y))
         found["after"] = cast(JSON, set_scores(estimator.predictive(rows.X), rows.y))
@@ -272,9 +272,9 @@ def _error_and_std(predictive: PredictiveBase, y: np.ndarray) -> tuple[float, np
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, float | np.floating):
-        return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    if isinstance(value, float | np.floating):
+        return f"{value:,.0f}" if abs(float(value)) >= 1e4 else f"{value:.4g}"
+    return str(value)
 
 
 def _fraction(rows: Hits, part: np.ndarray) -> dict[str, JSON]:

@@ -173,7 +173,7 @@ class Predictive(PredictiveBase):
         """Values of a row that its quantiles need together."""
         return max(self.num_samples, SAMPLES if self._by_samples else 1)
 
-    def _chunks(self, *more: Array, per_row: int = 1):
+    def _chunks(self, *more: Array | np.ndarray, per_row: int = 1):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
         size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // per_row))
@@ -190,7 +190,9 @@ class Predictive(PredictiveBase):
         return max(1, min(num, fill // len(jax.tree.leaves(x)[0])))
 
     @double_precision
-    def _by_rows(self, function: Callable[..., Any], *more: Array, per_row: int = 1) -> Any:
+    def _by_rows(
+        self, function: Callable[..., Any], *more: Array | np.ndarray, per_row: int = 1
+    ) -> Any:
         jitted = _jitted(function)
         parts = []
         for rows, x, *arrays in self._chunks(*more, per_row=per_row):

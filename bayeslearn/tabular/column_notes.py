@@ -36,6 +36,13 @@ def describe(table: Table, columns: Sequence[Column], encoding: str) -> list[str
     units = [f"{c.name!r} ({c.unit})" for c in columns if c.unit]
     if units:
         notes.append(f"Read as numbers without their unit: {join_names(units, 20, False)}.")
+    negative = [
+        c.name
+        for c in columns
+        if c.categories is None and c.cycles is None and _has_parentheses(table.values(c.name))
+    ]
+    if negative:
+        notes.append(f"Numbers in parentheses are read as negative: {join_names(negative, 20)}.")
     for decimal, word in ((".", "points"), (",", "commas")):
         names = [
             column.name
@@ -123,6 +130,10 @@ def _has_leading_zeros(values: ColumnValues) -> bool:
         isinstance(cell, str) and len(cell) > 1 and cell[0] == "0" and cell.isdigit()
         for cell in values.text[~values.is_missing]
     )
+
+
+def _has_parentheses(values: ColumnValues) -> bool:
+    return any(isinstance(cell, str) and "(" in cell for cell in values.text[~values.is_missing])
 
 
 def _codes(name: str, values: ColumnValues) -> list[str]:

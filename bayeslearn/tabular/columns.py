@@ -116,9 +116,17 @@ def refuse_table(argument: str, source: str, what: str, must: str, remedy: str) 
 class Problems:
     """Collects what is wrong with a table, so that all of it is said at once."""
 
-    def __init__(self, argument: str, source: str):
+    def __init__(self, argument: str, source: str, known: Sequence[TableError] = ()):
         self._argument, self._source = argument, source
-        self._errors: list[TableError] = []
+        self._errors: list[TableError] = list(known)
+
+    @property
+    def errors(self) -> tuple[TableError, ...]:
+        """Those so far."""
+        return tuple(self._errors)
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -150,7 +158,7 @@ class Problems:
 def problems_of(table: Table) -> Problems:
     """An empty collection for a table."""
     argument = getattr(table, "argument", "X")
-    return Problems(argument, getattr(table, "path", ""))
+    return Problems(argument, getattr(table, "path", ""), getattr(table, "problems", ()))
 
 
 def join_names(names: Sequence[str], limit: int = 5, quoted: bool = True) -> str:

@@ -60,9 +60,16 @@ def learn(
         raw.refuse("it has no column but the target", "have a target and at least one other column")
     problems = problems_of(raw)
     found_target: _Target | None = None
-    with problems.collected():
-        found_target = _target(raw, target, task, impute, notes.append)
+    if target in raw.names:
+        with problems.collected():
+            found_target = _target(raw, target, task, impute, notes.append)
     columns = learn_columns(raw, features, problems, categorical=categorical, impute=impute)
+    if target not in raw.names:
+        shown = join_names(raw.names, limit=12)
+        if not problems:
+            refuse("target", target, f"be a column of {raw.path}: {shown}")
+        with problems.collected():
+            raw.refuse(f"there is no column {target!r}", f"hold the target; it has {shown}")
     problems.raise_all()
     assert found_target is not None
     rows, y, task, target_column = found_target
@@ -100,7 +107,7 @@ def _check_arguments(
     if encoding not in ENCODINGS:
         refuse("categories", encoding, "be 'one-hot' or 'ordinal'")
     names = raw.names
-    for argument, given in (("target", [target]), ("categorical", categorical), ("drop", drop)):
+    for argument, given in (("categorical", categorical), ("drop", drop)):
         for name in given:
             if name not in names:
                 refuse(argument, name, f"be a column of {raw.path}: {join_names(names, limit=12)}")

@@ -23,8 +23,10 @@ from bayeslearn.tabular.columns import (
     NEW,
     ColumnValues,
     Remedies,
+    TableError,
     Written,
     join_names,
+    problems_of,
     refuse_table,
 )
 from bayeslearn.tabular.number_formats import OTHER
@@ -48,6 +50,7 @@ class RawTable:
     remedies: Remedies = FIT
     decimal: str = ""  # of all numbers with two readings, if an option says so
     day_first: bool | None = None
+    problems: tuple[TableError, ...] = ()  # of its header, to be listed with those of its cells
 
     @property
     def names(self) -> list[str]:
@@ -279,9 +282,11 @@ def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
         if any(np.array_equal(first, count) for count in counts) and len(first):
             cells, names = cells.drop(columns=0), names[1:]
             notes.append("The first column has no name and counts the rows: it is dropped.")
+    problems = problems_of(raw)
     for i, name in enumerate(names):
         if not name:
-            raw.refuse(f"column {i + 1} has no name", "name every column")
+            with problems.collected():
+                raw.refuse(f"column {i + 1} has no name", "name every column")
     if all(_is_number(name) for name in names):
         shown = ", ".join(names[:3])
         must = "have a first line that names the columns"
@@ -289,14 +294,28 @@ def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
     duplicates = sorted(name for name, number in Counter(names).items() if number > 1)
     if duplicates:
         plural = "s" if len(duplicates) > 1 else ""
-        raw.refuse(f"duplicate column name{plural} {join_names(duplicates)}", "have distinct names")
+        with problems.collected():
+            what = f"duplicate column name{plural} {join_names(duplicates)}"
+            raw.refuse(what, "have distinct names")
     if len(names) < 2:
         raw.refuse(
             f"it has one column, {names[0][:80]!r}",
             "have a target and at least one other column",
             "Columns are separated by commas, semicolons, tabs or bars.",
         )
-    return dataclasses.replace(raw, cells=cells.set_axis(names, axis=1), notes=tuple(notes))
+    cells = cells.set_axis(_distinct(names), axis=1)
+    return dataclasses.replace(raw, cells=cells, notes=tuple(notes), problems=problems.errors)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names by which the cells of a refused header can be checked all the same."""
+    found: list[str] = []
+    for i, name in enumerate(names):
+        name = name or f"column {i + 1}"
+        while name in found:
+            name += " again"
+        found.append(name)
+    return found
 
 
 def _is_number(text: str) -> bool:

@@ -18,6 +18,7 @@ from bayeslearn.tabular.columns import Written, map_unique
 SIGNS = "$€£¥₹₩₽₺"
 CODES = "USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL|MXN|kr|zł|Fr\\.?"
 UNIT = re.compile(rf"^([+\-]?)\s*([{SIGNS}]|{CODES})\s*|\s*([{SIGNS}%‰]|{CODES})$")
+IN_PARENTHESES = re.compile(r"\([^()]*\)")
 SPACES = " \u00a0\u2009\u202f'’"
 MINUS = str.maketrans({"\u2212": "-", "\u2013": "-"})
 EXPONENT = r"(?:[eE][+\-]?\d+)?"
@@ -61,12 +62,24 @@ class Readings(NamedTuple):
 
 
 def split_unit(cell: str) -> tuple[str, str]:
-    """The number without its currency or per cent sign, and that sign."""
+    """The number without its currency or per cent sign, and that sign.
+
+    "(1.07)" is an accountant's -1.07; the unit may be inside the parentheses or outside.
+    """
+    if IN_PARENTHESES.fullmatch(cell):
+        number, unit = split_unit(cell[1:-1].strip())
+        return _negative(number), unit
     found = UNIT.search(cell)
     if found is None:
         return cell, ""
     number = UNIT.sub(lambda m: m.group(1) or "", cell, count=1).strip()
+    if IN_PARENTHESES.fullmatch(number):
+        number = _negative(number[1:-1].strip())
     return number, found.group(2) or found.group(3)
+
+
+def _negative(number: str) -> str:
+    return f"-{number}" if number[:1].isdigit() else "?"  # (-5) is no number
 
 
 def read_cell(cell: str, decimal: str) -> float:

@@ -131,13 +131,15 @@ class Schema:
         """A table as columns of numbers by name; all of its problems are one error."""
         known = set(table.names)
         missing = [column.name for column in self.columns if column.name not in known]
+        problems = problems_of(table)
         if missing:
             must = f"have the {len(self.columns)} columns of the training table"
             verb = "is" if len(missing) == 1 else "are"
-            table.refuse(f"{join_names(missing)} {verb} missing", must)
+            with problems.collected():
+                table.refuse(f"{join_names(missing)} {verb} missing", must)
+            problems.raise_all()
         encoded: dict[str, np.ndarray] = {}
         filled: list[str] = []
-        problems = problems_of(table)
         for column in self.columns:
             with problems.collected():
                 values = self._values(table, column)
