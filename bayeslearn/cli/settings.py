@@ -105,7 +105,7 @@ def algorithm_class(method: str) -> type[bl.Algorithm]:
     if method not in bl.ALGORITHMS:
         near = difflib.get_close_matches(method.lower(), (AUTO, *bl.ALGORITHMS), 1)
         hint = f"Did you mean {near[0]}?" if near else ""
-        refuse("method", method, "be one of " + ", ".join((AUTO, *bl.ALGORITHMS)), hint)
+        refuse("method", method, "be one of " + ", ".join((*bl.ALGORITHMS, AUTO)), hint)
     return bl.ALGORITHMS[method]
 
 
