@@ -83,6 +83,10 @@ class PredictiveBase(abc.ABC):
 
     # The whole distribution
 
+    def is_censored(self, y: ArrayLike) -> np.ndarray:
+        """Of which rows of y only a bound is known, as of survival times."""
+        return np.zeros(self.num_rows, bool)
+
     @abc.abstractmethod
     def align_y(self, y: ArrayLike) -> np.ndarray:
         """Observations checked and shaped as the predictions are."""

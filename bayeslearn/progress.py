@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import sys
 import threading
 import time
@@ -19,11 +20,18 @@ SHOWN = (
 HEARTBEAT = 8.0  # seconds between two lines
 REDRAW, TICK = 0.1, 1.0  # seconds between two pictures of a bar in a notebook: least, most
 COMPILING = "compiling"
+MIN_BAR, MAX_BAR = 8, 40  # columns of the bar itself
+TIME_WIDTH = 7  # of "0:01:23"
 
 
-def phase_label(phase: str) -> str:
-    """A phase of `fit` as a person reads it: "warm start"; "" for the method's own."""
-    return phase.removeprefix("main").removeprefix("/").replace("/", ", ")
+def phase_label(phase: str, num_members: int | None = None) -> str:
+    """A phase of `fit` as a person reads it: "warm start"; "" for the method's own.
+
+    Members are counted from one, "member 1 of 10".
+    """
+    of = "" if num_members is None else f" of {num_members}"
+    label = phase.removeprefix("main").removeprefix("/").replace("/", ", ")
+    return re.sub(r"\bmember (\d+)", lambda found: f"member {int(found[1]) + 1}{of}", label)
 
 
 class Status(NamedTuple):
@@ -34,6 +42,7 @@ class Status(NamedTuple):
     step: int | None = None  # None: nothing has run yet
     text: str = ""
     unit: str = "step"
+    metrics: tuple[str, ...] = ()  # the parts of the text, the first the most important
 
     def line(self, seconds: float) -> str:
         """One line of text, such as "vogn, warm start: step 250 of 1666, elbo -310 (12 s)"."""
@@ -94,12 +103,18 @@ class Progress:
         """Show that `step` of `total` steps are done, and metrics or a text."""
         if self._bar is None and self._lines is None:
             return
+        parts: tuple[str, ...] = (text,)
         if metrics is not None:
-            text = " ".join(f"{k} {metrics[k]:.4g}" for k in SHOWN if k in metrics)
-            text = f"warm-up {text}".rstrip() if "warmup" in metrics else text
+            parts = ("warm-up",) if "warmup" in metrics else ()
+            parts += tuple(f"{k} {metrics[k]:.4g}" for k in SHOWN if k in metrics)
+            text = " ".join(parts)
         before = self._status
         self._status = before._replace(
-            name=name or before.name, total=total or before.total, step=step, text=text
+            name=name or before.name,
+            total=total or before.total,
+            step=step,
+            text=text,
+            metrics=parts,
         )
         if self._bar is not None:
             self._bar.show(self._status)
@@ -109,6 +124,35 @@ class Progress:
             self._bar.stop()
         if self._lines is not None:
             self._lines.stop()
+
+
+class Layout(NamedTuple):
+    """What of a status fits on one line of a terminal."""
+
+    name: str
+    bar: int
+    text: str
+    pace: str
+
+
+def fit_to(width: int, status: Status, pace: str) -> Layout:
+    """Metrics are left out first, the last first, then the pace; digits of the counts never."""
+    counts = 2 * len(str(status.total)) + 1
+    name, parts = status.name, list(status.metrics)
+
+    def room() -> int:
+        """Columns left for the bar; a space between any two parts."""
+        texts = [name, " ".join(parts), pace]
+        return width - counts - TIME_WIDTH - 5 - sum(len(text) for text in texts)
+
+    while parts and room() < MIN_BAR:
+        parts.pop()
+    if room() < MIN_BAR:
+        pace = ""
+    if room() < MIN_BAR:
+        kept = max(1, len(name) - (MIN_BAR - room()) - 1)
+        name = f"{name[:kept]}…"
+    return Layout(name, max(1, min(MAX_BAR, room())), " ".join(parts), pace)
 
 
 class _TerminalBar:
@@ -126,8 +170,9 @@ class _TerminalBar:
         from rich.progress import Progress as Bar
 
         texts = ("{task.fields[text]}", "{task.fields[pace]}")
+        self._column = BarColumn(MAX_BAR)
         columns = (
-            *(TextColumn("{task.description}"), BarColumn()),
+            *(TextColumn("{task.description}"), self._column),
             *((MofNCompleteColumn(), *map(TextColumn, texts)) if status.total else ()),
             TimeRemainingColumn() if status.total else TimeElapsedColumn(),
         )
@@ -139,13 +184,16 @@ class _TerminalBar:
     def show(self, status: Status) -> None:
         """Redraw."""
         speed = self._bar.tasks[0].speed
+        pace = f"{speed:.3g}/s" if speed else ""
+        here = fit_to(self._bar.console.width, status, pace)
+        self._column.bar_width = here.bar
         self._bar.update(
             self._task,
             completed=status.step or 0,
             total=status.total,
-            text=status.text,
-            pace=f"{speed:.3g}/s" if speed else "",
-            description=status.name,
+            text=here.text,
+            pace=here.pace,
+            description=here.name,
         )
 
     def stop(self) -> None:

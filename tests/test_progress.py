@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import subprocess
 import sys
 import time
 
@@ -104,10 +107,60 @@ def test_lines_of_short_stages_in_a_row_are_not_further_apart(monkeypatch, capsy
         ("main", ""),
         ("main/warm start", "warm start"),
         ("main/start 3.0/warm start", "start 3.0, warm start"),
+        ("main/member 0", "member 1"),
+        ("main/member 9/warm start", "member 10, warm start"),
     ],
 )
 def test_phases_have_names(phase, label):
     assert phase_label(phase) == label
+
+
+def test_members_are_counted():
+    assert phase_label("main/member 0", 10) == "member 1 of 10"
+
+
+SCRIPT = """
+import time
+from bayeslearn.progress import Progress
+with Progress("map", 1, None) as bar:
+    for step in range(0, 4001, 40):
+        metrics = {"nll": 1234.5678, "validation": -0.123456, "acceptance": 0.8123}
+        bar.update(step, metrics, name="ensemble, member 10 of 10", total=4000)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_terminal_loses_metrics_and_no_digits(width):
+    """On a pseudo-terminal, as a person sees it."""
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": str(width), "LINES": "24"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stderr=follower, stdout=follower, env=environment
+    )
+    os.close(follower)
+    written = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        written += part
+    assert process.wait(60) == 0
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.decode())
+    lines = [line for line in re.split(r"[\r\n]+", text) if "4000" in line]
+    assert lines
+    assert "4000/4000" in lines[-1]
+    for line in lines:
+        assert re.search(r"\d+/4000\b", line)
+        assert "ensemble, member 10 of 10" in line
+        assert len(line) <= width
+        assert ("nll 1235" in line) == (width > 60)
+        assert "validation" not in line or "validation -0.1235" in line
 
 
 def test_a_status_is_one_line():

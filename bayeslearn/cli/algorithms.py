@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import bayeslearn as bl
-from bayeslearn.cli import flags
+from bayeslearn.cli import flag_types, flags
 from bayeslearn.cli.output import WIDE, Output
 from bayeslearn.cli.settings import algorithm_class, allowed_values
 from bayeslearn.tabular.json_values import json_value
@@ -30,7 +30,7 @@ CAPTION = (
 
 
 @click.command()
-@click.argument("method", required=False, type=flags.Method())
+@click.argument("method", required=False, type=flag_types.Method())
 @flags.common_options
 def algorithms(method: str | None, as_json: bool, quiet: bool) -> None:
     """List the methods, or the settings of one.

@@ -18,6 +18,7 @@ from bayeslearn.cli.fit import fit
 from bayeslearn.cli.predict import predict
 from bayeslearn.cli.report import report
 from bayeslearn.cli.safe_text import visible
+from bayeslearn.cli.wording import in_flags
 from bayeslearn.errors import ArgumentError, BayesLearnError, Interrupted, StorageError
 
 RESUME = "Interrupted. Run the same command with --resume to continue from the last checkpoint."
@@ -64,7 +65,7 @@ def _explain(error: Exception) -> tuple[int, str]:
         where = f" See `{error.ctx.command_path} --help`." if error.ctx else ""
         return 2, error.format_message() + where
     if isinstance(error, ArgumentError | StorageError | ImportError):
-        return 2, str(error)
+        return 2, in_flags(str(error))
     if isinstance(error, click.ClickException):
         return error.exit_code, error.format_message()
     if isinstance(error, BrokenPipeError):  # whoever read the output has gone

@@ -15,7 +15,7 @@ from bayeslearn.tabular.json_values import JSON
 
 if TYPE_CHECKING:
     from bayeslearn.tabular.compare.result import Comparison
-    from bayeslearn.tabular.encoding import Schema
+    from bayeslearn.tabular.schema import Schema
 
 
 @click.command()
@@ -112,6 +112,7 @@ def run_comparison(
 
     `arguments` are those of `bl.compare`.
     """
+    table_options = inputs.for_likelihood(table_options, network.likelihood)
     raw, learned = inputs.read_table(output, data, table_options, file_options)
     if uses_cache:
         use_compilation_cache()

@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from bayeslearn.cache import use_compilation_cache
-from bayeslearn.cli import flags, inputs, runs
+from bayeslearn.cli import flag_types, flags, inputs, runs
 from bayeslearn.cli.output import Output, number, typed_command, write_scores
 from bayeslearn.cli.settings import WithSettings
 from bayeslearn.errors import Shown, refuse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @flags.table_options
 @click.option(
     "--method",
-    type=flags.Method(),
+    type=flag_types.Method(),
     default=flags.DEFAULT_METHOD,
     show_default=True,
     help="Inference algorithm; `bayeslearn algorithms` lists them. auto: chosen on held-out rows.",
@@ -90,7 +90,9 @@ def fit(
     cluster = flags.pick(flags.ClusterOptions, options)
     is_first = flags.join_cluster(cluster)
     output = Output(options["as_json"] and is_first, options["quiet"] or not is_first)
+    network = flags.pick(flags.NetworkOptions, options)
     table_options = flags.pick(flags.TableOptions, options)
+    table_options = inputs.for_likelihood(table_options, network.likelihood)
     folder = runs.check_folder(out, overwrite)
     checkpoint = make_checkpoint(folder, flags.pick(flags.CheckpointOptions, options))
     file_options = flags.pick(flags.FileOptions, options)
@@ -103,7 +105,6 @@ def fit(
     x_new = None
     if new is not None:
         x_new = inputs.read_new_rows(output, schema, new, "predict", file_options).x
-    network = flags.pick(flags.NetworkOptions, options)
     estimator = inputs.make_estimator(output, schema.task, method, ctx.meta["settings"], network)
     estimator.set_params(random_state=seed, progress=False, budget=budget)
     estimator.set_params(**flags.pick(flags.CalibrationOptions, options).for_estimator())
@@ -195,7 +196,8 @@ def fit_estimator(
 
 def show_event(bar: Progress, event: bl.FitEvent) -> None:
     """Show an event of `bl.fit`."""
-    name = ", ".join(part for part in (event.algorithm, phase_label(event.phase)) if part)
+    label = phase_label(event.phase, event.num_members)
+    name = ", ".join(part for part in (event.algorithm, label) if part)
     bar.update(event.step, event.metrics, name=name, total=event.num_steps)
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 import bayeslearn as bl
+from bayeslearn.cli.flag_types import AUTO, Every, NumberOr, Sizes
 from bayeslearn.errors import refuse
 from bayeslearn.tabular import encoding, files
 from bayeslearn.tabular.task import TASKS
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-DEFAULT_METHOD = AUTO = "auto"  # of the estimators
+DEFAULT_METHOD = AUTO  # of the estimators
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,79 +35,6 @@ def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Comm
         return function
 
     return decorate
-
-
-# Types of values
-
-
-class Method(click.ParamType):
-    """A name in `bl.ALGORITHMS`, or "auto"; imported where needed, for it costs a second."""
-
-    name = "method"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Names that begin like this."""
-        from click.shell_completion import CompletionItem
-
-        names = (AUTO, *bl.ALGORITHMS)
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class Sizes(click.ParamType):
-    """Sizes of hidden layers: 50, or 50,50, none or auto."""
-
-    name = "sizes"
-
-    def convert(
-        self,
-        value: str | tuple[int, ...],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | tuple[int, ...]:
-        """Text as a tuple."""
-        if isinstance(value, tuple) or value.lower() == AUTO:
-            return value
-        if value.lower() == "none":
-            return ()
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not like 50, 50,50, none or auto.", param, ctx)
-
-
-class NumberOr(click.ParamType):
-    """A number, or one of some words."""
-
-    name = "number"
-
-    def __init__(self, kind: type[int] | type[float], *words: str):
-        self.kind, self.words = kind, words
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | float:
-        """Text as a number, if it is none of the words."""
-        if value in self.words or not isinstance(value, str):
-            return value
-        try:
-            return self.kind(value)
-        except ValueError:
-            kind = "whole number" if self.kind is int else "number"
-            self.fail(f"{value!r} is not a {kind} or {', '.join(self.words)}.", param, ctx)
-
-
-class Every(click.ParamType):
-    """A number of steps, or a time; see `bl.Checkpoint`."""
-
-    name = "steps or time"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | int:
-        """Digits as a number."""
-        return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 # Options
@@ -236,6 +161,8 @@ class NetworkOptions:
     num_steps: str | int | None = None
     batch_size: str | int | None = None
     validation_fraction: float | None = None
+    likelihood: str | None = None
+    class_weight: str | None = None
 
     def for_estimator(self, task: str) -> dict[str, Any]:
         """Those that were given, by the estimator's names."""
@@ -245,6 +172,8 @@ class NetworkOptions:
             if task == "classification":
                 refuse("observation-noise", noise, "be left out for classification")
             given["noise"] = noise
+        if self.class_weight is not None and task == "regression":
+            refuse("class-weight", self.class_weight, "be left out for regression")
         return given
 
 
@@ -264,6 +193,18 @@ network_options = chain(
     ),
     click.option(
         "--validation-fraction", type=float, help="Of the training rows, for early stopping."
+    ),
+    click.option(
+        "--likelihood",
+        metavar="NAME",
+        help="What the target holds: gaussian, log-normal, gamma, beta, poisson, negative-binomial,"
+        " zero-inflated-poisson, or auto (by its values); of classes ordinal (ratings) or"
+        " categorical.  [default: gaussian, categorical]",
+    ),
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        help="Classification: rare classes count as much as frequent ones.",
     ),
 )
 
@@ -288,7 +229,9 @@ calibration_options = chain(
         "--calibrate",
         metavar="METHOD",
         help="Calibrate on rows set aside: conformal (guaranteed coverage), scale (regression),"
-        " temperature (classification) or isotonic.",
+        " temperature (classification) or isotonic; regression without rows set aside: cv+, or"
+        " jackknife+ (up to 100 rows). auto: temperature for classes, else cv+ below 500 rows and"
+        " conformal from there on.",
     ),
     click.option(
         "--calibration-fraction", type=float, help="Of the training rows.  [default: 0.2]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from bayeslearn.errors import Shown, refuse
 from bayeslearn.tabular import encoding, files
 from bayeslearn.tabular.cell_checks import check_numbers, check_present, dates_of
 from bayeslearn.tabular.columns import NEW_FILE, join_names, problems_of
+from bayeslearn.tabular.schema import Schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +89,19 @@ def read_order(raw: files.RawTable, rows: np.ndarray, options: OrderOptions) -> 
     return RowOrder(time_order=values.numbers[rows])
 
 
+def for_likelihood(options: TableOptions, likelihood: str | None) -> TableOptions:
+    """With the task that a likelihood is for, if none is given."""
+    from bayeslearn.tabular import classes, target_types
+
+    if options.task != flags.AUTO or likelihood in (None, flags.AUTO):
+        return options
+    if likelihood in classes.LIKELIHOODS:
+        return dataclasses.replace(options, task="classification")
+    if likelihood in (target_types.GAUSSIAN, *target_types.LIKELIHOODS):
+        return dataclasses.replace(options, task="regression")
+    return options
+
+
 class NewRows(NamedTuple):
     """A file to predict: its cells, and its encoded columns."""
 
@@ -96,7 +111,7 @@ class NewRows(NamedTuple):
 
 def read_new_rows(
     output: Output,
-    schema: encoding.Schema,
+    schema: Schema,
     path: str,
     argument: str,
     options: FileOptions,
@@ -113,6 +128,9 @@ def read_new_rows(
     known = {column.name for column in schema.columns}
     known |= {schema.target} if has_target else set()
     extra = [name for name in raw.names if name not in known]
+    if schema.target in extra:
+        extra.remove(schema.target)
+        output.note(f"Ignored: the target {schema.target!r}.")
     if extra:
         plural = "s" if len(extra) > 1 else ""
         output.note(f"Not used: the column{plural} {join_names(extra)}.")

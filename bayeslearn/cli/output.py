@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bayeslearn.cli.safe_text import visible
+from bayeslearn.cli.wording import in_flags
 from bayeslearn.progress import Progress
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.score_table import metric
@@ -50,6 +51,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Something the user should know; it is part of the JSON object too."""
+        text = in_flags(text)
         if text in self.notes:
             return
         self.notes.append(text)

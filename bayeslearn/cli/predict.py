@@ -62,7 +62,7 @@ def predict(
     )
     if not no_cache:
         use_compilation_cache()
-    with output.progress(f"predicting {new}"):
+    with output.warnings_as_notes(), output.progress(f"predicting {new}"):
         predictions = runs.predict_table(runs.load_model(run), x, level)
     if with_input:
         given = table.cells.reset_index(drop=True)

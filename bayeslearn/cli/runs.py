@@ -24,8 +24,8 @@ import numpy as np
 from bayeslearn.cli.safe_text import without_formulas
 from bayeslearn.errors import Shown, StorageError, refuse
 from bayeslearn.storage import sealed
-from bayeslearn.tabular.encoding import Schema
 from bayeslearn.tabular.json_values import JSON
+from bayeslearn.tabular.schema import Schema
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -103,7 +103,9 @@ def parse_value(flag: str, text: str, field: Field) -> object:
 def algorithm_class(method: str) -> type[bl.Algorithm]:
     """The class of a method's name."""
     if method not in bl.ALGORITHMS:
-        refuse("method", method, "be one of " + ", ".join(bl.ALGORITHMS))
+        near = difflib.get_close_matches(method.lower(), (AUTO, *bl.ALGORITHMS), 1)
+        hint = f"Did you mean {near[0]}?" if near else ""
+        refuse("method", method, "be one of " + ", ".join((*bl.ALGORITHMS, AUTO)), hint)
     return bl.ALGORITHMS[method]
 
 

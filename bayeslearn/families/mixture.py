@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -46,17 +48,10 @@ class Mixture(Family):
     @double_precision
     def std(self) -> PyTree:
         """Standard deviation of each weight, within and between members."""
-        mean = self.mean
-
-        def second(member: Family) -> PyTree:
-            return jax.tree.map(
-                lambda m, s, m0: s**2 + (m - m0) ** 2,
-                tree.double(member.mean),
-                tree.double(member.std),
-                mean,
-            )
-
-        return jax.tree.map(jnp.sqrt, _average([second(member) for member in self.members]))
+        means = [tree.double(member.mean) for member in self.members]
+        if self.is_of_points:
+            return _std(means, None)
+        return _std(means, [tree.double(member.std) for member in self.members])
 
     @double_precision
     def mean_vector(self) -> Array:
@@ -79,11 +74,7 @@ class Mixture(Family):
         parts = [member.sample(key, each) for member, key in zip(self.members, keys, strict=True)]
         order = self._order(key)
 
-        def in_turn(*leaves: Array) -> Array:
-            stacked = jnp.stack(leaves, axis=1)[:, order]  # draw, member
-            return stacked.reshape(-1, *stacked.shape[2:])[:num]
-
-        return jax.tree.map(in_turn, *parts), jnp.tile(order, each)[:num]
+        return _in_turn(parts, order, each, num)
 
     def _order(self, key: Array) -> Array:
         return jax.random.permutation(key, self.num_members)
@@ -104,5 +95,33 @@ class Mixture(Family):
         return jax.nn.logsumexp(jnp.stack(terms)) - jnp.log(self.num_members)
 
 
+# One program each: leaf by leaf they are dozens, which compile for longer than they run.
+
+
+@jax.jit
 def _average(trees: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees)
+
+
+@jax.jit
+def _std(means: list[PyTree], stds: list[PyTree] | None) -> PyTree:
+    """Within and between members; without the first for points."""
+    mean = _average(means)
+    seconds = [jax.tree.map(lambda m, m0: (m - m0) ** 2, own, mean) for own in means]
+    if stds is not None:
+        seconds = [
+            jax.tree.map(lambda s, between: s**2 + between, std, second)
+            for std, second in zip(stds, seconds, strict=True)
+        ]
+    return jax.tree.map(jnp.sqrt, _average(seconds))
+
+
+@partial(jax.jit, static_argnames=("each", "num"))
+def _in_turn(parts: list[PyTree], order: Array, each: int, num: int) -> tuple[PyTree, Array]:
+    """The first `num` draws of the members in turn, and the member of each."""
+
+    def in_turn(*leaves: Array) -> Array:
+        stacked = jnp.stack(leaves, axis=1)[:, order]  # draw, member
+        return stacked.reshape(-1, *stacked.shape[2:])[:num]
+
+    return jax.tree.map(in_turn, *parts), jnp.tile(order, each)[:num]

@@ -156,6 +156,7 @@ class _Board:
                 self.has_compiled = True
                 label = f"member {number + 1} of {self._number}: {event.algorithm}"
                 self._bar.update(number, event.metrics, name=label)
+                event = event._replace(num_members=self._number)
                 stops = parent.callback is not None and bool(parent.callback(event))
             return self._stopped or stops
 

@@ -125,6 +125,7 @@ class FitEvent(NamedTuple):
     num_steps: int
     metrics: dict[str, float]
     phase: str = "main"
+    num_members: int | None = None  # of an ensemble, whose phases are "main/member 0" and so on
 
 
 class Phase(NamedTuple):

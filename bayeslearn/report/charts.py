@@ -14,7 +14,7 @@ from bayeslearn.tabular.frames import Inputs, take_rows, with_columns_of
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.scores import LEVEL
 
-GRID = 120  # points on a line
+MIN_GRID, MAX_GRID = 64, 256  # points on a line
 SIDE = 36  # points on each side of a plane
 BINS, REACH = 20, 3.5  # of a predictive density, up to that many standard deviations
 TOP_CLASSES = 6  # shown of a row
@@ -140,17 +140,22 @@ def line_through(estimator: BayesianNN, rows: Rows) -> Line:
     names, number = column_names(estimator), len(rows.y_train)
     if len(names) == 1:
         at = both[:, 0]
-        points = _padded_grid(at, GRID)
+        points = _padded_grid(at, _grid_size(len(rows.y)))
         return Line(points[:, None], points, at[:number], at[number:], names[0], True)
     scaled = estimator.scaling_.apply(both)
     center = scaled.mean(axis=0)
     direction = np.linalg.svd(scaled - center, full_matrices=False)[2][0]
     direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
     at = (scaled - center) @ direction
-    points = _padded_grid(at, GRID)
+    points = _padded_grid(at, _grid_size(len(rows.y)))
     grid = estimator.scaling_.undo(center + points[:, None] * direction)
     label = "first principal component (scaled columns)"
     return Line(grid, points, at[:number], at[number:], label, False)
+
+
+def _grid_size(num_rows: int) -> int:
+    """As many points as the held-out rows are padded to, so that no program compiles again."""
+    return min(MAX_GRID, max(MIN_GRID, 1 << (num_rows - 1).bit_length()))
 
 
 def _band(estimator: BayesianNN, rows: Rows, residual: np.ndarray) -> JSON:

@@ -114,6 +114,11 @@
     of("k0", k.error, isRegression ? "Permutation importance: mean" : "Permutation importance: probabilities",
       `How much worse predictions become when a column is shuffled among ${k.rows} held-out rows; correlated columns share theirs.${rest}`,
       isRegression ? "increase of RMSE" : "increase of log loss (nats)");
+    // A point has none, and bars of length zero show nothing.
+    if (!k.epistemic.some((v) => v !== 0)) {
+      host.append(make("p", {}, "There is no chart of the importance for epistemic uncertainty: it is zero in every row, as the method learns a single set of weights."));
+      return;
+    }
     of("k3", k.epistemic, "Permutation importance: epistemic uncertainty",
       "How much the epistemic uncertainty of a row changes when the column is shuffled (root mean square), columns in the same order.",
       isRegression ? "change of the epistemic std" : "change of the mutual information (nats)");
@@ -125,7 +130,7 @@
     const [b, a] = [before.calibration, fit.calibration];
     chart(host, {
       title: "Before and after calibration",
-      read: "What calibration changed on the held-out rows; the curve after it should be nearer to the diagonal.",
+      read: before.after ? "Conformal calibration changes the prediction sets and leaves the probabilities: both curves are one." : "What calibration changed on the held-out rows; the curve after it should be nearer to the diagonal.",
       x: { label: isRegression ? "level of the interval" : "probability of the predicted class", range: [0, 1], isShare: true },
       y: { label: isRegression ? "coverage" : "accuracy", range: [-0.03, 1.03], isShare: true },
       legend: [["line", "k3 dashed", "before"], ["line", "k0", "after"], ["guide", "", "calibrated"]],
@@ -139,10 +144,10 @@
       draw(b, "k3 dashed"); draw(a, "k0");
     }).append(beforeTable(fit));
   };
-  const NAMES = { rmse: "RMSE", accuracy: "accuracy", log_likelihood: "log-likelihood", coverage90: "90 % coverage", ece: "ECE", crps: "CRPS", brier: "Brier", r2: "R²" };
+  const NAMES = { rmse: "RMSE", accuracy: "accuracy", log_likelihood: "log-likelihood", coverage90: "90 % coverage", ece: "ECE", crps: "CRPS", brier: "Brier", r2: "R²", set_coverage90: "90 % sets that hold the class", set_size90: "mean size of the 90 % sets" };
   const beforeTable = (fit) => {
-    const after = (contents.table.find((row) => row.method === fit.method) || { metrics: {} }).metrics;
-    const text = (name, v) => v === null || v === undefined ? "–" : ["accuracy", "coverage90", "ece"].includes(name) ? percent(v) : show(v);
+    const after = fit.before.after ? Object.fromEntries(Object.entries(fit.before.after).map(([name, v]) => [name, [v]])) : (contents.table.find((row) => row.method === fit.method) || { metrics: {} }).metrics;
+    const text = (name, v) => v === null || v === undefined ? "–" : ["accuracy", "coverage90", "ece", "set_coverage90"].includes(name) ? percent(v) : show(v);
     return make("table", { class: "facts" }, make("thead", {}, make("tr", {}, ...["score", "before", "after"].map((h) => make("th", { scope: "col" }, h)))),
       make("tbody", {}, ...Object.entries(fit.before.metrics).map(([name, v]) => make("tr", {}, make("th", { scope: "row" }, NAMES[name] || name),
         make("td", {}, text(name, v)), make("td", {}, text(name, (after[name] || [null])[0]))))));

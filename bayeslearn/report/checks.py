@@ -14,8 +14,10 @@ from bayeslearn.report.charts import Rows, calibration, column_names, first_colu
 from bayeslearn.report.thinning import evenly_spaced, rounded, significant
 from bayeslearn.results import metrics
 from bayeslearn.tabular.base import BayesianNN
+from bayeslearn.tabular.dates import CYCLES
 from bayeslearn.tabular.frames import Inputs, take_rows
 from bayeslearn.tabular.json_values import JSON
+from bayeslearn.tabular.schema import MISSING_SUFFIX
 from bayeslearn.tabular.scores import is_covered, score
 
 CRPS_ROWS = 2000  # of which the CRPS is computed
@@ -23,6 +25,10 @@ PERMUTED_ROWS, REPEATS, MAX_COLUMNS = 256, 2, 24  # of the permutation importanc
 DECILES, MIN_BIN = 10, 10  # bins, and rows in each
 MAX_LEVELS, MAX_GROUPS = 8, 24  # values of a column that makes groups, and groups listed
 MAX_CLASSES = 12  # of a confusion matrix
+SUFFIXES = {
+    MISSING_SUFFIX.removeprefix(":"),
+    *(f"{cycle}_{part}" for cycle in CYCLES for part in ("sin", "cos")),
+}
 LOG_2_PI_E = float(np.log(2 * np.pi * np.e))
 
 
@@ -64,7 +70,7 @@ def baseline(
         scores = {"rmse": np.sqrt(error)}
         if variance > 0:
             scores["log_likelihood"] = -0.5 * (LOG_2_PI_E - 1 + np.log(variance) + error / variance)
-        return {"label": f"predicting the mean, {mean:.4g}", "metrics": scores}
+        return {"label": f"predicting the mean, {_text(mean)}", "metrics": scores}
     counts = np.bincount(y_train, minlength=len(classes))
     top = int(np.argmax(counts))
     probs = (counts + 1) / (counts.sum() + len(counts))
@@ -88,14 +94,28 @@ def confusion(predicted: np.ndarray, y: np.ndarray, number: int) -> JSON:
 
 def before_calibration(estimator: BayesianNN, rows: Rows) -> JSON:
     """Scores and calibration without the calibrator; None where there is none."""
-    posterior = estimator.posterior_
-    if posterior.calibrator is None:
+    posterior, calibrator = estimator.posterior_, estimator.posterior_.calibrator
+    if calibrator is None and not hasattr(estimator, "cross_calibration_"):
         return None
     plain = copy.copy(estimator)
     plain.posterior_ = posterior.uncalibrated()
+    plain.__dict__.pop("cross_calibration_", None)
     predictive = plain.predictive(rows.X)
     scores = score(predictive, rows.y, with_crps=len(rows.y) <= CRPS_ROWS)
-    return {"metrics": cast(JSON, scores), "calibration": calibration(predictive, rows.y)}
+    found = {"metrics": cast(JSON, scores), "calibration": calibration(predictive, rows.y)}
+    is_conformal = calibrator is not None and calibrator.method == "conformal"
+    if is_conformal and predictive.kind == "classification":
+        # Sets alone change: probabilities, and the scores above, are the model's.
+        found["metrics"] = cast(JSON, set_scores(predictive, rows.y))
+        found["after"] = cast(JSON, set_scores(estimator.predictive(rows.X), rows.y))
+    return cast(JSON, found)
+
+
+def set_scores(predictive: PredictiveBase, y: np.ndarray, level: float = 0.9) -> dict[str, float]:
+    """How many prediction sets hold the observed class, and how large they are."""
+    sets = predictive.prediction_set(level)
+    held = sets[np.arange(len(y)), y]
+    return {"set_coverage90": float(np.mean(held)), "set_size90": float(np.mean(sets.sum(axis=1)))}
 
 
 class Hits(NamedTuple):
@@ -143,7 +163,10 @@ def groups(rows: Hits, X: Inputs, names: list[str], predicted: np.ndarray | None
         found += [(f"predicted {name}", predicted == name) for name in np.unique(predicted)]
     for group in grouped(names, columns):
         if len(group.columns) > 1:
-            listed = [(names[i], columns[:, i] == 1) for i in group.columns]
+            flags = [
+                i for i in group.columns if np.all((columns[:, i] == 0) | (columns[:, i] == 1))
+            ]
+            listed = [(names[i], columns[:, i] == 1) for i in flags]
         else:
             values = columns[:, group.columns[0]]
             levels = np.unique(values)
@@ -158,12 +181,17 @@ def groups(rows: Hits, X: Inputs, names: list[str], predicted: np.ndarray | None
 
 
 def grouped(names: list[str], columns: np.ndarray) -> list[Group]:
-    """One-hot columns `name=category` together, every other column by itself."""
+    """One-hot columns `name=category` together, and what else became of one column of the table:
+    the cycles of a date, where values were missing. Every other column by itself."""
     parts: dict[str, Group] = {}
+    bases = {name.partition("=")[0] for name in names}
     for i, name in enumerate(names):
         prefix, sign, _ = name.partition("=")
         is_one_hot = sign and np.all((columns[:, i] == 0) | (columns[:, i] == 1))
         key = prefix if is_one_hot else name
+        base, colon, suffix = name.rpartition(":")
+        if colon and base in bases and suffix in SUFFIXES:
+            key = base
         parts.setdefault(key, Group(key, [])).columns.append(i)
     return list(parts.values())
 
@@ -244,7 +272,9 @@ def _error_and_std(predictive: PredictiveBase, y: np.ndarray) -> tuple[float, np
 
 
 def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+    if isinstance(value, float | np.floating):
+        return f"{value:,.0f}" if abs(float(value)) >= 1e4 else f"{value:.4g}"
+    return str(value)
 
 
 def _fraction(rows: Hits, part: np.ndarray) -> dict[str, JSON]:

@@ -170,7 +170,8 @@ def _verdict(page: PageContents) -> str:
     if rmse is not None and "rmse" in other:
         explained = "" if r2 is None else f", R² {r2:.2f}"
         sentences.append(
-            f"The RMSE is {rmse:.4g} beside {other['rmse']:.4g} when the mean is predicted"
+            f"The RMSE is {number('rmse', rmse)} beside {number('rmse', other['rmse'])} when the"
+            " mean is predicted"
             f"{explained}.".replace("-", "−")
         )
     if accuracy is not None:

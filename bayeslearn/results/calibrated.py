@@ -71,6 +71,10 @@ class CalibratedPredictive(PredictiveBase, Generic[MapT]):
         """Observations checked and shaped as the predictions are."""
         return self._inner.align_y(y)
 
+    def is_censored(self, y: ArrayLike) -> np.ndarray:
+        """Of which rows of y only a bound is known, as of survival times."""
+        return self._inner.is_censored(y)
+
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row."""
         return self._inner.log_prob(y)

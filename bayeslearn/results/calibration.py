@@ -8,6 +8,8 @@ each method changes, and what it promises:
   least that probability, whatever the model, on average over rows that are exchangeable with the
   held-out ones, and with at most 1 / (n + 1) more where no scores are equal. With `groups` that is
   so in each group. It is no promise for single rows, nor for rows of another time or place.
+  Censored rows are refused by every method: their true number is unknown, and the rows that were
+  observed are not exchangeable with new ones.
 - "scale", "temperature", "isotonic": a factor of the standard deviation, a divisor of the logits,
   an increasing function of the distribution function (of a class's probability), chosen by held-out
   rows. They have no guarantee in finite samples.
@@ -177,6 +179,14 @@ def fit_calibrator(
     kind = predictive.kind
     check_method(method, kind)
     number = predictive.num_rows
+    censored = int(np.sum(predictive.is_censored(y)))
+    if censored:
+        must = "hold observed numbers alone to calibrate: of a censored row the true one is unknown"
+        remedy = (
+            "Leaving those rows out would bias the intervals; check predictions with"
+            " bl.metrics.pit and log_likelihood, which take censored rows."
+        )
+        refuse("y", Shown(f"{censored} censored of {number} rows"), must, remedy)
     observed = np.asarray(predictive.align_y(y))
     weight = np.ones(number) if weight is None else weight
     names: tuple[str | int, ...] | str | None = None

@@ -39,7 +39,7 @@ CRPS_COUNTS = 256  # most whole numbers evaluated on either side of a count
 def rmse(predictive: PredictiveBase, y: ArrayLike) -> float:
     """Root mean squared error of the predictive mean."""
     _need(predictive, "regression", "rmse")
-    return float(np.sqrt(np.mean((predictive.mean - predictive.align_y(y)) ** 2)))
+    return float(np.sqrt(np.mean((predictive.mean - _uncensored(predictive, y)) ** 2)))
 
 
 def coverage(predictive: PredictiveBase, y: ArrayLike, level: float = 0.9) -> float:
@@ -49,7 +49,7 @@ def coverage(predictive: PredictiveBase, y: ArrayLike, level: float = 0.9) -> fl
     True
     """
     lower, upper = predictive.interval(level)
-    y = predictive.align_y(y)
+    y = _uncensored(predictive, y)
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
@@ -69,7 +69,7 @@ def crps(predictive: PredictiveBase, y: ArrayLike) -> float:
     0.2
     """
     _need(predictive, "regression", "crps")
-    y = np.asarray(predictive.align_y(y), np.float64)
+    y = np.asarray(_uncensored(predictive, y), np.float64)
     low, high = predictive.tails(CRPS_TAIL)
     middle = np.clip(y, low, high)
     total = np.abs(y - middle)  # F is 0 or 1 there
@@ -102,15 +102,26 @@ def pit(predictive: PredictiveBase, y: ArrayLike, seed: int = 0) -> np.ndarray:
     """Probability integral transform: uniform on [0, 1] if the predictive is calibrated.
 
     Shaped like y. A count's is drawn evenly from the step of the distribution function at y, which
-    makes it uniform too.
+    makes it uniform too, and that of a censored y evenly from what is above it.
     """
     _need(predictive, "regression", "pit")
     upper = predictive.cdf(y)
     if not predictive.is_discrete:
-        return upper
+        above = np.random.default_rng(seed).uniform(size=upper.shape) * (1.0 - upper)
+        return np.where(predictive.is_censored(y), upper + above, upper)
     y = predictive.align_y(y)
     lower = np.where(y > 0, predictive.cdf(np.maximum(y - 1, 0)), 0.0)
     return lower + np.random.default_rng(seed).uniform(size=upper.shape) * (upper - lower)
+
+
+def _uncensored(predictive: PredictiveBase, y: ArrayLike) -> np.ndarray:
+    """The observations, all of which must be known."""
+    number = int(np.sum(predictive.is_censored(y)))
+    if number:
+        must = "hold observed numbers alone for this score"
+        shown = Shown(f"{number} censored of {predictive.num_rows} rows")
+        refuse("y", shown, must, "log_likelihood and pit take censored rows.")
+    return predictive.align_y(y)
 
 
 # Both kinds

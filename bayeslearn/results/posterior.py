@@ -212,6 +212,7 @@ class Posterior:
         the whole predictive and guarantee nothing in finite samples: "scale" (regression)
         multiplies the standard deviation, "temperature" (classification) divides the logits, and
         "isotonic" maps the distribution function, or a class's probability, to what was observed.
+        Rows with a censored y are refused.
 
         Args:
             data: (x, y) or (x, y, weight), rows that were not used to fit.

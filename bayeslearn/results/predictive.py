@@ -19,7 +19,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -113,6 +112,10 @@ class Predictive(PredictiveBase):
         y = self._check_y(y)
         return self._like_y(y) if self.kind == "regression" else y
 
+    def is_censored(self, y: ArrayLike) -> np.ndarray:
+        """Of which rows of y only a bound is known, as of survival times."""
+        return self._target.likelihood.is_censored(np.asarray(self._check_y(y)))
+
     @double_precision
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """log p(y) of each row, the average taken over draws inside the logarithm."""
@@ -139,7 +142,7 @@ class Predictive(PredictiveBase):
         if self.kind != "regression":
             self.not_available("cdf", "regression")
         function = sampled_cdfs if self._by_samples else mixture_cdfs
-        stacked = jnp.stack([self._observed(y) for y in points], axis=1)
+        stacked = np.stack([np.asarray(self._observed(y)) for y in points], axis=1)
         values = self._by_rows(function, stacked, per_row=self._values_per_row)
         return [self._like_y(values[:, place]) for place in range(len(points))]
 
@@ -176,7 +179,7 @@ class Predictive(PredictiveBase):
         """Values of a row that its quantiles need together."""
         return max(self.num_samples, SAMPLES if self._by_samples else 1)
 
-    def _chunks(self, *more: Array, per_row: int = 1):
+    def _chunks(self, *more: Array | np.ndarray, per_row: int = 1):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
         size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // per_row))
@@ -197,7 +200,9 @@ class Predictive(PredictiveBase):
         return max(1, min(num, most, fill // rows))
 
     @double_precision
-    def _by_rows(self, function: Callable[..., Any], *more: Array, per_row: int = 1) -> Any:
+    def _by_rows(
+        self, function: Callable[..., Any], *more: Array | np.ndarray, per_row: int = 1
+    ) -> Any:
         jitted = _jitted(function)
         parts = []
         for rows, x, *arrays in self._chunks(*more, per_row=per_row):

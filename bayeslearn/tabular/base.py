@@ -370,27 +370,28 @@ class BayesianNN(TableInputs, StoredEstimator):
 
     # Predicting
 
-    def predictive(self, X: Any) -> PredictiveBase:
+    def predictive(self, X: Any, groups: Any = None) -> PredictiveBase:
         """The predictive distribution at rows of X, in the units of y.
 
         It has moments, quantiles, `log_prob`, `cdf` and `sample`; scores of `bl.metrics` take it.
+        `groups` has the group of each row, where `calibrate` was by groups.
         """
         check_is_fitted(self, "posterior_")
-        return self._predictive(validated(self, X, reset=False, dtype=np.float64))
+        return self._predictive(validated(self, X, reset=False, dtype=np.float64), groups)
 
-    def _predictive(self, X: np.ndarray) -> PredictiveBase:
-        found = self._predictive_of(self.posterior_, X)
+    def _predictive(self, X: np.ndarray, groups: Any = None) -> PredictiveBase:
+        found = self._predictive_of(self.posterior_, X, groups=groups)
         if hasattr(self, "cross_calibration_"):
             cross = CrossCalibration(**self.cross_calibration_)
             return cross.apply(self.posterior_, found, lambda part: self._predictive_of(part, X))
         return found
 
-    def _predictive_of(self, posterior: Posterior, X: np.ndarray) -> PredictiveBase:
+    def _predictive_of(self, posterior: Posterior, X: np.ndarray, **groups: Any) -> PredictiveBase:
         if self.network is None:
             # So that a row's prediction does not depend on the rows beside it.
             posterior = posterior.in_double_precision()
         number = None if isinstance(posterior.family, ClosedForm) else int(self.num_samples)
-        return posterior.predict(X, num_samples=number, seed=posterior.seed)
+        return posterior.predict(X, num_samples=number, seed=posterior.seed, **groups)
 
     def observed(self, X: Any, y: Any) -> np.ndarray:
         """y checked and encoded as `predictive(X)` takes it: numbers, or indices of classes."""

@@ -90,7 +90,10 @@ class CrossCalibration(NamedTuple):
     @property
     def note(self) -> str:
         """A sentence about it."""
-        return f"Calibrated ({self.method}) on {len(self.fold)} out-of-fold rows."
+        return (
+            f"Calibrated ({self.method}) on {len(self.fold)} out-of-fold rows: the predictions of"
+            " the estimator are, those of its `posterior_` are not."
+        )
 
 
 def cross_calibrate(

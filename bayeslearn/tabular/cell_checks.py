@@ -49,14 +49,14 @@ def dates_of(table: Table, name: str, values: ColumnValues) -> np.ndarray:
 
 
 def check_unit(table: Table, name: str, unit: str, values: ColumnValues) -> None:
-    """Per cent and fractions are a factor of a hundred apart."""
-    if values.unit == unit or "%" not in (values.unit, unit):
+    """Per cent and fractions are a factor of a hundred apart, and so may two currencies be."""
+    if values.unit == unit or not ((unit and values.unit) or "%" in (values.unit, unit)):
         return
     if np.all(values.is_missing):
         return
     here, there = (f"with {u!r}" if u else "without unit" for u in (values.unit, unit))
     must = f"be written as in the training table, {there}"
-    table.refuse(f"the column {name!r} has numbers {here}", must)
+    table.refuse(f"the column {name!r} has numbers {here}", must, "Convert the column.")
 
 
 def check_present(table: Table, name: str, values: ColumnValues, remedy: str = "") -> None:

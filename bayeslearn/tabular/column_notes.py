@@ -11,7 +11,7 @@ from bayeslearn.tabular import dates
 from bayeslearn.tabular.columns import ColumnValues, Table, join_names
 
 if TYPE_CHECKING:
-    from bayeslearn.tabular.encoding import Column
+    from bayeslearn.tabular.schema import Column
 
 RARE = 5  # rows of a class, or of a category
 SENTINELS = {-1.0, *(float(sign * int("9" * n)) for n in (2, 3, 4, 5, 6) for sign in (1, -1))}
@@ -36,8 +36,19 @@ def describe(table: Table, columns: Sequence[Column], encoding: str) -> list[str
     units = [f"{c.name!r} ({c.unit})" for c in columns if c.unit]
     if units:
         notes.append(f"Read as numbers without their unit: {join_names(units, 20, False)}.")
+    negative = [
+        c.name
+        for c in columns
+        if c.categories is None and c.cycles is None and _has_parentheses(table.values(c.name))
+    ]
+    if negative:
+        notes.append(f"Numbers in parentheses are read as negative: {join_names(negative, 20)}.")
     for decimal, word in ((".", "points"), (",", "commas")):
-        names = [column.name for column in columns if column.decimal == decimal]
+        names = [
+            column.name
+            for column in columns
+            if column.decimal == decimal and column.has_two_readings
+        ]
         if names:
             notes.append(
                 f"Numbers with decimal {word}, by --decimal, --thousands or the other"
@@ -53,7 +64,7 @@ def suspicions(
     constant, copies, counting, codes, rare = [], [], [], [], []
     notes = []
     for column in columns:
-        values = table.values(column.name, column.decimal, column.day_first)
+        values = table.values(column.name, column.written)
         if column.categories is not None:
             is_constant = len(column.categories) == 1
             _, counts = np.unique(values.text[~values.is_missing], return_counts=True)
@@ -121,6 +132,10 @@ def _has_leading_zeros(values: ColumnValues) -> bool:
     )
 
 
+def _has_parentheses(values: ColumnValues) -> bool:
+    return any(isinstance(cell, str) and "(" in cell for cell in values.text[~values.is_missing])
+
+
 def _codes(name: str, values: ColumnValues) -> list[str]:
     """Values such as -999 that may stand for missing ones."""
     numbers = values.numbers[~values.is_missing & np.isfinite(values.numbers)]
@@ -171,7 +186,7 @@ def _duplicates(table: Table, columns: Sequence[Column], rows: np.ndarray, y: np
     """Rows that are equal to one before them, in all columns and the target, by their hashes."""
     found = np.array([hash(value) for value in map(str, y.tolist())], np.int64).astype(np.uint64)
     for c in columns:
-        cells = table.values(c.name, c.decimal, c.day_first).text[rows].tolist()
+        cells = table.values(c.name, c.written).text[rows].tolist()
         found = found * np.uint64(FACTOR) + np.fromiter(map(hash, cells), np.int64).astype(
             np.uint64
         )

@@ -24,11 +24,23 @@ class ColumnValues(NamedTuple):
     is_missing: np.ndarray
     dates: np.ndarray | None = None  # days since 1970-01-01, NaN where there is none
     is_categorical: bool = False  # by its type, whatever its values look like
-    decimal: str = ""  # of a number that has two readings
+    decimal: str = ""  # separator of the numbers; "": nothing shows which
+    has_two_readings: bool = False  # of its numbers, of which `decimal` is the chosen one
     day_first: bool | None = None  # of a date that has two readings
     unit: str = ""  # a currency or "%", in every cell
     ambiguity: str = ""  # why neither of two readings was chosen
     ambiguity_remedy: str = ""
+
+
+class Written(NamedTuple):
+    """How a column was written in the training table."""
+
+    decimal: str = ""  # "": unknown
+    day_first: bool | None = None
+    separator: str | None = None  # of the file's cells; None: unknown
+
+
+NEW = Written()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +95,8 @@ class Table(Protocol):
     def remedies(self) -> Remedies:
         """What to advise."""
 
-    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
-        """A column; of two readings of a number or a date the one that is given."""
+    def values(self, name: str, written: Written = NEW) -> ColumnValues:
+        """A column; of two readings of a number or a date the one of the training table."""
 
     def where(self, row: int) -> str:
         """Where a row is, in words."""
@@ -104,9 +116,17 @@ def refuse_table(argument: str, source: str, what: str, must: str, remedy: str) 
 class Problems:
     """Collects what is wrong with a table, so that all of it is said at once."""
 
-    def __init__(self, argument: str, source: str):
+    def __init__(self, argument: str, source: str, known: Sequence[TableError] = ()):
         self._argument, self._source = argument, source
-        self._errors: list[TableError] = []
+        self._errors: list[TableError] = list(known)
+
+    @property
+    def errors(self) -> tuple[TableError, ...]:
+        """Those so far."""
+        return tuple(self._errors)
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -138,7 +158,7 @@ class Problems:
 def problems_of(table: Table) -> Problems:
     """An empty collection for a table."""
     argument = getattr(table, "argument", "X")
-    return Problems(argument, getattr(table, "path", ""))
+    return Problems(argument, getattr(table, "path", ""), getattr(table, "problems", ()))
 
 
 def join_names(names: Sequence[str], limit: int = 5, quoted: bool = True) -> str:

@@ -16,6 +16,15 @@ MIN_SPAN = {"year": 365.0, "week": 14.0}  # days from first to last, for a cycle
 MONDAY = 4.0  # 1970-01-05
 ISO = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[T ]\d{1,2}:\d{2}.*)?")
 NUMERIC = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?:[T ](\d{1,2}:\d{2}.*))?")
+MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july", "august"),
+    *("september", "october", "november", "december"),
+)
+# "5 Jan 2024", "05-Jan-2024", "January 5, 2024"
+NAMED = re.compile(
+    r"(?:(\d{1,2})[ .-] ?([A-Za-z]{3,9})\.?[ ,-] ?|([A-Za-z]{3,9})\.? (\d{1,2}),? )(\d{4})"
+    r"(?:[T ](\d{1,2}:\d{2}.*))?"
+)
 EPOCH = datetime.datetime(1970, 1, 1)
 
 
@@ -45,7 +54,28 @@ def read_dates(text: np.ndarray, day_first: bool | None) -> Dates:
     return Dates(days, day_first, day_first is None)
 
 
+def _month_of(name: str) -> int:
+    """1 to 12 for an English name, also cut to three letters (Sept to four); else 0."""
+    name = name.lower()
+    for number, month in enumerate(MONTHS, 1):
+        if name in (month, month[:3]) or (name == "sept" and number == 9):
+            return number
+    return 0
+
+
+def _in_numbers(cell: str) -> str:
+    """A date with the name of its month as one of numbers; other text as it is."""
+    found = NAMED.fullmatch(cell)
+    if found is None:
+        return cell
+    day, month = found[1] or found[4], _month_of(found[2] or found[3])
+    if not month:
+        return cell
+    return f"{found[5]}-{month:02d}-{int(day):02d}" + (f" {found[6]}" if found[6] else "")
+
+
 def _days(cell: str, day_first: bool) -> float:
+    cell = _in_numbers(cell)
     found = NUMERIC.fullmatch(cell)
     if found is not None:
         day, month = (found.group(1), found.group(3))[:: 1 if day_first else -1]

@@ -40,21 +40,34 @@ def can_update(estimator: Any) -> bool:
 class DistributionMethods:
     """Log-probabilities by row, and calibration (a mixin)."""
 
-    predictive: Callable[[Any], PredictiveBase]
+    predictive: Callable[..., PredictiveBase]
     observed: Callable[[Any, Any], np.ndarray]
 
     posterior_: Posterior
 
-    def calibrate(self, X: Any, y: Any, method: str = "conformal") -> Self:
+    def calibrate(
+        self,
+        X: Any,
+        y: Any,
+        method: str = "conformal",
+        *,
+        groups: Any = None,
+        joint: bool = False,
+    ) -> Self:
         """Calibrate on rows that were not fitted to, in place of what was done before.
 
-        See `bl.Posterior.calibrate`.
+        With `groups`, the group of each row (or "class"), each is calibrated by itself, and
+        `predictive`, `predict_interval` and `predict_set` need the groups of their rows (not with
+        "class"). With `joint`, conformal intervals hold all columns of y at once. See
+        `bl.Posterior.calibrate`.
         """
         observed = self.observed(X, y)
         self.__dict__.pop("cross_calibration_", None)
         self.posterior_ = self.posterior_.uncalibrated()
         predictive = self.predictive(X)
-        calibrator = fit_calibrator(predictive, observed, method, seed=self.posterior_.seed)
+        calibrator = fit_calibrator(
+            predictive, observed, method, groups=groups, joint=joint, seed=self.posterior_.seed
+        )
         self.posterior_ = self.posterior_.with_calibrator(calibrator)
         return self
 

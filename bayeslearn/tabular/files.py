@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import os
+import re
 import zlib
 from collections import Counter
 from functools import cached_property
@@ -19,9 +20,13 @@ from bayeslearn.tabular import text_columns
 from bayeslearn.tabular.columns import (
     FIT,
     MISSING,
+    NEW,
     ColumnValues,
     Remedies,
+    TableError,
+    Written,
     join_names,
+    problems_of,
     refuse_table,
 )
 from bayeslearn.tabular.number_formats import OTHER
@@ -45,6 +50,7 @@ class RawTable:
     remedies: Remedies = FIT
     decimal: str = ""  # of all numbers with two readings, if an option says so
     day_first: bool | None = None
+    problems: tuple[TableError, ...] = ()  # of its header, to be listed with those of its cells
 
     @property
     def names(self) -> list[str]:
@@ -56,14 +62,16 @@ class RawTable:
         """How many rows there are."""
         return len(self.cells)
 
-    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
-        """A column; of two readings of a number or a date the one that is given."""
+    def values(self, name: str, written: Written = NEW) -> ColumnValues:
+        """A column; of two readings of a number or a date the one of an option, or of training."""
+        if self.day_first is not None:
+            written = written._replace(day_first=self.day_first)
         return text_columns.read(
             self._plain(name),
             name,
             self.where,
-            decimal=self.decimal or decimal,
-            day_first=day_first if self.day_first is None else self.day_first,
+            written,
+            decimal=self.decimal,
             established=self._established,
             separator=self.separator,
         )
@@ -162,7 +170,10 @@ def _parse(argument: str, path: str, text: str, separator: str) -> pd.DataFrame:
         reason = (
             str(error).strip().splitlines()[-1].removeprefix("Error tokenizing data. C error: ")
         )
-        _refuse(argument, path, f"it could not be parsed ({reason.rstrip('.')})")
+        first = text.lstrip("\n").partition("\n")[0].strip()
+        is_above = re.match(r"Expected \d+ fields in line 2,", reason) or first.startswith("#")
+        remedy = f"Remove what is above the header: {first[:60]!r}." if is_above else ""
+        _refuse(argument, path, f"it could not be parsed ({reason.rstrip('.')})", remedy=remedy)
     cells = cells.fillna("")
     is_empty = (cells == "").all(axis=1).to_numpy()
     if np.any(is_empty):  # a blank line, or cells without values?
@@ -271,9 +282,11 @@ def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
         if any(np.array_equal(first, count) for count in counts) and len(first):
             cells, names = cells.drop(columns=0), names[1:]
             notes.append("The first column has no name and counts the rows: it is dropped.")
+    problems = problems_of(raw)
     for i, name in enumerate(names):
         if not name:
-            raw.refuse(f"column {i + 1} has no name", "name every column")
+            with problems.collected():
+                raw.refuse(f"column {i + 1} has no name", "name every column")
     if all(_is_number(name) for name in names):
         shown = ", ".join(names[:3])
         must = "have a first line that names the columns"
@@ -281,14 +294,28 @@ def _name_columns(raw: RawTable, names: list[str]) -> RawTable:
     duplicates = sorted(name for name, number in Counter(names).items() if number > 1)
     if duplicates:
         plural = "s" if len(duplicates) > 1 else ""
-        raw.refuse(f"duplicate column name{plural} {join_names(duplicates)}", "have distinct names")
+        with problems.collected():
+            what = f"duplicate column name{plural} {join_names(duplicates)}"
+            raw.refuse(what, "have distinct names")
     if len(names) < 2:
         raw.refuse(
             f"it has one column, {names[0][:80]!r}",
             "have a target and at least one other column",
             "Columns are separated by commas, semicolons, tabs or bars.",
         )
-    return dataclasses.replace(raw, cells=cells.set_axis(names, axis=1), notes=tuple(notes))
+    cells = cells.set_axis(_distinct(names), axis=1)
+    return dataclasses.replace(raw, cells=cells, notes=tuple(notes), problems=problems.errors)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names by which the cells of a refused header can be checked all the same."""
+    found: list[str] = []
+    for i, name in enumerate(names):
+        name = name or f"column {i + 1}"
+        while name in found:
+            name += " again"
+        found.append(name)
+    return found
 
 
 def _is_number(text: str) -> bool:

@@ -19,13 +19,16 @@ from bayeslearn.tabular import column_notes, text_columns
 from bayeslearn.tabular.columns import (
     ESTIMATOR,
     MISSING,
+    NEW,
     ColumnValues,
     Remedies,
+    Written,
     problems_of,
     refuse_table,
 )
-from bayeslearn.tabular.encoding import ENCODINGS, Column, Schema, learn_columns
+from bayeslearn.tabular.encoding import ENCODINGS, learn_columns
 from bayeslearn.tabular.json_values import JSON, json_value
+from bayeslearn.tabular.schema import Column, Schema
 from bayeslearn.tabular.sklearn_parts import check_array, check_X_y, validate_data
 
 IMPUTE, INDICATOR = "impute", "indicator"
@@ -60,12 +63,12 @@ class FrameTable:
         """Whether a value is missing."""
         return any(np.any(values.is_missing) for values, _ in self._columns.values())
 
-    def values(self, name: str, decimal: str = "", day_first: bool | None = None) -> ColumnValues:
-        """A column; of two readings of a number or a date the one that is given."""
+    def values(self, name: str, written: Written = NEW) -> ColumnValues:
+        """A column; of two readings of a number or a date the one of the training table."""
         column, is_text = self._columns[name]
         if not is_text:
             return column
-        found = text_columns.read(column, name, self.where, decimal=decimal, day_first=day_first)
+        found = text_columns.read(column, name, self.where, written)
         if found.ambiguity:
             remedy = "Convert the column to numbers or dates first."
             found = found._replace(ambiguity_remedy=remedy)
@@ -143,6 +146,7 @@ def _learned(estimator: Any, table: FrameTable | None) -> Schema | None:
         *("", estimator.task, columns, estimator.categories),
         impute=missing is not None,
         indicators=missing == INDICATOR,
+        separator="",
     )
     return schema.with_fill_values(table, np.arange(table.num_rows))
 

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bayeslearn.tabular.columns import map_unique
+from bayeslearn.tabular.columns import Written, map_unique
 
 SIGNS = "$€£¥₹₩₽₺"
 CODES = "USD|EUR|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL|MXN|kr|zł|Fr\\.?"
 UNIT = re.compile(rf"^([+\-]?)\s*([{SIGNS}]|{CODES})\s*|\s*([{SIGNS}%‰]|{CODES})$")
+IN_PARENTHESES = re.compile(r"\([^()]*\)")
 SPACES = " \u00a0\u2009\u202f'’"
 MINUS = str.maketrans({"\u2212": "-", "\u2013": "-"})
 EXPONENT = r"(?:[eE][+\-]?\d+)?"
@@ -61,12 +62,24 @@ class Readings(NamedTuple):
 
 
 def split_unit(cell: str) -> tuple[str, str]:
-    """The number without its currency or per cent sign, and that sign."""
+    """The number without its currency or per cent sign, and that sign.
+
+    "(1.07)" is an accountant's -1.07; the unit may be inside the parentheses or outside.
+    """
+    if IN_PARENTHESES.fullmatch(cell):
+        number, unit = split_unit(cell[1:-1].strip())
+        return _negative(number), unit
     found = UNIT.search(cell)
     if found is None:
         return cell, ""
     number = UNIT.sub(lambda m: m.group(1) or "", cell, count=1).strip()
+    if IN_PARENTHESES.fullmatch(number):
+        number = _negative(number[1:-1].strip())
     return number, found.group(2) or found.group(3)
+
+
+def _negative(number: str) -> str:
+    return f"-{number}" if number[:1].isdigit() else "?"  # (-5) is no number
 
 
 def read_cell(cell: str, decimal: str) -> float:
@@ -93,39 +106,51 @@ class Choice(NamedTuple):
     first: int = -1  # the first cell with two readings
 
 
-def choose(
-    readings: Readings,
-    text: np.ndarray,
-    given: str,
-    established: frozenset[str],
-    separator: str,
-) -> Choice:
-    """The reading of a column.
+class Evidence(NamedTuple):
+    """What decides between two readings."""
 
-    `given` was asked for ("": not), `established` are the decimal separators of columns with a
-    single reading, `separator` is that of the file's cells.
-    """
+    option: str  # the decimal separator that the user asks for; "": none
+    written: Written  # of the column in the training table
+    established: frozenset[str]  # of columns with a single reading
+    separator: str  # of the file's cells
+
+
+def choose(readings: Readings, text: np.ndarray, evidence: Evidence) -> Choice:
+    """The reading of a column."""
     decimals = readings.decimals
     if len(decimals) != 2:
-        return Choice(decimals[0] if decimals else given or ".")
+        return Choice(decimals[0] if decimals else evidence.option or ".")
     if not np.any(readings.ambiguous):
-        return Choice(given or ".")
+        return Choice(evidence.option or ".")
     first = int(np.argmax(readings.ambiguous))
-    if given:
-        return Choice(given, first)
-    used = "." if "." in text[first] else ","
-    if established:
-        return Choice(used if established == {used} else None, first)
-    usual = "," if separator == ";" else "."
-    return Choice(used if used == usual else None, first)
+    if evidence.option:
+        return Choice(evidence.option, first)
+    own = _by_the_file(text[first], evidence)
+    before = evidence.written
+    if not before.decimal or own == before.decimal:
+        return Choice(own, first)
+    is_same_format = not evidence.established and before.separator in (None, evidence.separator)
+    # A file in another format than the training table is not overruled by it.
+    return Choice(before.decimal if own is None or is_same_format else None, first)
 
 
-def describe_ambiguity(cell: str, place: str, name: str) -> tuple[str, str]:
-    """What has two readings, and the flags that decide."""
+def _by_the_file(cell: str, evidence: Evidence) -> str | None:
+    """The reading of a cell with two, by the other columns and by what separates the cells."""
+    used = "." if "." in cell else ","
+    if evidence.established:
+        return used if evidence.established == {used} else None
+    usual = "," if evidence.separator == ";" else "."
+    return used if used == usual else None
+
+
+def describe_ambiguity(cell: str, place: str, name: str, before: str = "") -> tuple[str, str]:
+    """What has two readings, and the flags that decide; `before`: of the training table."""
     used = "." if "." in cell else ","
     as_decimal, as_thousands = read_cell(cell, used), read_cell(cell, OTHER[used])
     what = (
         f"{cell!r} in {place} of the column {name!r} can be read as {as_decimal:.10g} (decimal"
         f" {NAMES[used]}) or as {as_thousands:.10g} (thousands separator)"
     )
+    if before:
+        what += f"; the training table has decimal {NAMES[before]}s"
     return what, f"Use --decimal {used!r} for the first, --thousands {used!r} for the second."

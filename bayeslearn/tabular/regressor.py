@@ -146,9 +146,14 @@ class BayesianNNRegressor(RegressorMixin, RegressionMethods, BayesianNN):
         predictive = self.predictive(X)
         return (predictive.mean, predictive.std) if return_std else predictive.mean
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of the central interval that holds a new y with that probability."""
-        return self.predictive(X).interval(level)
+    def predict_interval(
+        self, X: Any, level: float = 0.9, groups: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of the central interval that holds a new y with that probability.
+
+        `groups` has the group of each row, where `calibrate` was by groups.
+        """
+        return self.predictive(X, groups).interval(level)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """Epistemic and aleatoric standard deviations, in units of y."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -46,12 +47,15 @@ class StoredEstimator(BaseEstimator):
         """Write the fitted estimator to a folder that `bl.tabular.load` reads.
 
         Arrays and a description, as `Posterior.save` writes them: no pickle, no training rows. A
-        `random_state` that is not a number is not stored.
+        `random_state` that is not a number is not stored, nor a `class_weight` of numbers.
         """
         check_is_fitted(self, "posterior_")
         parameters = self.get_params(deep=False) | {"network": None}
         if not isinstance(self.random_state, numbers.Integral | None):
             parameters["random_state"] = None
+        weights = parameters.get("class_weight")
+        if isinstance(weights, Mapping) and not all(isinstance(name, str) for name in weights):
+            parameters["class_weight"] = None  # JSON has names alone; only another fit needs it
         learned = {name: getattr(self, name) for name in LEARNED if hasattr(self, name)}
         for name, value in learned.items():
             if isinstance(value, np.ndarray) and value.dtype.kind in "OUT":  # names

@@ -28,6 +28,8 @@ POSITIVE = ("log-normal", "gamma")
 MAX_LEAST = 5  # counts begin near zero; whole numbers far from it are as good as real ones
 MIN_ROWS = 20  # fewer do not show what they are
 SKEWED, SYMMETRIC = 1.0, 0.5  # skewness above, and below in absolute value
+ZERO_ERRORS = 3.0  # binomial standard errors
+REAL = "real numbers"
 
 
 def check_likelihood(name: str, noise: object) -> None:
@@ -42,18 +44,34 @@ def check_likelihood(name: str, noise: object) -> None:
 def recognize(y: np.ndarray) -> tuple[str, str]:
     """The name of a likelihood for y, and what y holds, in words."""
     if len(y) < MIN_ROWS:
-        return GAUSSIAN, "real numbers"
+        return GAUSSIAN, f"{len(y)} rows, too few to recognise what they are"
     whole = np.all(y == np.floor(y))
     if np.all(y >= 0) and whole and np.all(y.min(axis=0) <= MAX_LEAST):
-        if np.all(y.max(axis=0) > 2):
-            return "negative-binomial", "counts"
-        return GAUSSIAN, "real numbers"
+        if np.all(y.max(axis=0) <= 2):
+            return GAUSSIAN, "whole numbers up to 2"
+        if has_more_zeros(y):
+            return "zero-inflated-poisson", "counts with more zeros than their variance explains"
+        return "negative-binomial", "counts"
     if np.all((y > 0) & (y < 1)):
         return "beta", "proportions"
+    if np.all((y >= 0) & (y <= 1)):
+        return GAUSSIAN, "proportions with exact 0 or 1"
     if is_skewed(y):
         is_log_normal = np.all(np.abs(_skewness(np.log(y))) < SYMMETRIC)
         return "log-normal" if is_log_normal else "gamma", "positive, skewed numbers"
-    return GAUSSIAN, "real numbers"
+    if np.all(y >= 0) and np.all(_skewness(y) > SKEWED):
+        return GAUSSIAN, "skewed numbers with zeros"
+    return GAUSSIAN, REAL
+
+
+def has_more_zeros(y: np.ndarray) -> bool:
+    """Whether zeros are too many for a negative binomial of y's mean and variance, by far."""
+    mean, variance = y.mean(axis=0), y.var(axis=0)
+    excess = np.maximum(variance - mean, 1e-9)
+    size = mean**2 / excess
+    expected = (size / (size + mean)) ** size
+    error = np.sqrt(expected * (1.0 - expected) / len(y))
+    return bool(np.all(np.mean(y == 0, axis=0) > expected + ZERO_ERRORS * error))
 
 
 def is_skewed(y: np.ndarray) -> bool:
@@ -71,8 +89,9 @@ def choose(name: str, y: np.ndarray) -> tuple[str, str]:
     """The likelihood for y, and a note where y is not what a Gaussian is for."""
     found, words = recognize(y)
     if name == AUTO:
-        note = f'y holds {words}: likelihood="{found}".'
-        return found, "" if found == GAUSSIAN else note
+        taken = ", taken as real numbers" if found == GAUSSIAN else ""
+        note = f'y holds {words}{taken}: likelihood="{found}".'
+        return found, "" if words == REAL else note
     if name == GAUSSIAN and found != GAUSSIAN:
         note = f'y holds {words}, taken as real numbers: likelihood="{found}" is made for them.'
         return name, note

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from bayeslearn.tabular import dates, number_formats
-from bayeslearn.tabular.columns import ColumnValues
+from bayeslearn.tabular.columns import NEW, ColumnValues, Written
 from bayeslearn.tabular.number_formats import Readings
 
 PER_CENT = "%"
@@ -44,32 +44,38 @@ def read(
     column: ColumnValues,
     name: str,
     where: Callable[[int], str],
+    written: Written = NEW,
     *,
     decimal: str = "",
-    day_first: bool | None = None,
     established: frozenset[str] = frozenset(),
     separator: str = "",
 ) -> ColumnValues:
     """A column of text with its numbers or dates.
 
-    `decimal` and `day_first` decide where there are two readings; `established` are the decimal
-    separators of the table's other columns.
+    Where there are two readings, `decimal` decides, then what the training table has `written`;
+    `established` are the decimal separators of the table's other columns.
     """
-    is_doubtful = separator == ";" or "," in established or decimal == ","
+    is_doubtful = separator == ";" or "," in established or "," in (decimal, written.decimal)
     readings = _readings(column, is_doubtful)
     present = ~column.is_missing
     if readings is None:
         is_text = np.any(present) and np.mean(np.isnan(column.numbers[present])) > 0.5
-        return _with_dates(column, name, where, day_first) if is_text else column
+        if is_text:
+            return _with_dates(column, name, where, written.day_first)
+        has_point = separator and any("." in cell for cell in column.text[present])
+        return column._replace(decimal=".") if has_point else column
     text = column.text[present]
-    choice = number_formats.choose(readings, text, decimal, established, separator)
+    evidence = number_formats.Evidence(decimal, written, established, separator)
+    choice = number_formats.choose(readings, text, evidence)
     rows = np.flatnonzero(present)
     if choice.decimal is None:
         place = where(int(rows[choice.first]))
-        what, remedy = number_formats.describe_ambiguity(text[choice.first], place, name)
+        what, remedy = number_formats.describe_ambiguity(
+            text[choice.first], place, name, written.decimal
+        )
         column = column._replace(ambiguity=what, ambiguity_remedy=remedy)
-    elif choice.first >= 0:
-        column = column._replace(decimal=choice.decimal)
+    elif choice.first >= 0 or len(readings.decimals) == 1:
+        column = column._replace(decimal=choice.decimal, has_two_readings=choice.first >= 0)
     numbers = column.numbers.copy()
     found = readings.numbers(choice.decimal or ".")
     infinite = np.isinf(numbers[present])  # written as text

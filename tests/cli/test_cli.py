@@ -25,6 +25,7 @@ from bayeslearn.algorithms.facts import FACTS, needs
 from bayeslearn.cli import app, inputs, runs, settings
 from bayeslearn.storage import sealed
 from bayeslearn.tabular import encoding, files, persistence
+from bayeslearn.tabular.schema import Schema
 
 # Fitting and predicting
 
@@ -53,7 +54,7 @@ def test_predictions_are_those_of_the_estimator(fitted, folder):
     made = pd.read_csv(out)
     assert list(made.columns) == ["mean", "std", "epistemic", "aleatoric", "lower", "upper"]
     estimator = persistence.load(place / runs.MODEL)
-    table = encoding.Schema.from_dict(sealed.loads((place / runs.TABLE).read_text()))
+    table = Schema.from_dict(sealed.loads((place / runs.TABLE).read_text()))
     x = table.encode(files.read(folder / "new.csv"))
     mean, std = estimator.predict(x, return_std=True)
     lower, _ = estimator.predict_interval(x, level=0.5)
@@ -104,7 +105,7 @@ def test_unseen_categories_are_named(fitted, folder):
 
 def test_the_split_is_stratified():
     y = np.array(["a"] * 50 + ["b"] * 10 + ["c"])
-    schema = encoding.Schema("y", "classification", ())
+    schema = Schema("y", "classification", ())
     rows = inputs.split_rows(encoding.LearnedTable(schema, y, np.arange(61), ()), 0.2, 0)
     assert sorted([*rows.train, *rows.test]) == list(range(61))
     assert [np.sum(y[rows.test] == name) for name in "abc"] == [10, 2, 0]

@@ -1,6 +1,7 @@
 """The report's checks on held-out rows, and its page at the widths of a desk and of a phone."""
 
 import base64
+import copy
 import json
 import re
 import types
@@ -158,6 +159,45 @@ def test_before_and_after_calibration(contents, fit, regressor, split):
     assert before["metrics"]["coverage90"] == pytest.approx(expected, abs=1 / ROWS)
     assert before["calibration"]["covered"] != fit["calibration"]["covered"]
     assert contents["table"][0]["metrics"]["coverage90"][0] != before["metrics"]["coverage90"]
+
+
+def test_before_cross_calibration(split):
+    options = {"hidden": (), "method": "map", "num_steps": 100, "random_state": 0}
+    fitted = bl.BayesianNNRegressor(**options, calibration="cv+").fit(*split[:2])
+    rows = types.SimpleNamespace(X=split[2], y=split[3])
+    found = checks.before_calibration(fitted, rows)["metrics"]["coverage90"]
+    plain = bl.BayesianNNRegressor(**options).fit(*split[:2])
+    assert found == pytest.approx(bl.metrics.coverage(plain.predictive(split[2]), split[3]))
+    assert hasattr(fitted, "cross_calibration_")  # which stays
+
+
+def test_sets_before_and_after(classified):
+    classifier, (_, _, x, labels) = classified
+    fitted = copy.copy(classifier).calibrate(x, labels, "conformal")
+    rows = types.SimpleNamespace(X=x, y=fitted.observed(x, labels))
+    found = checks.before_calibration(fitted, rows)
+    for part, one in (("metrics", classifier), ("after", fitted)):
+        sets = one.predict_set(x)
+        assert found[part]["set_size90"] == pytest.approx(sets.sum(axis=1).mean(), abs=0.2)
+    assert found["after"]["set_coverage90"] >= 0.88
+    assert found["metrics"] != found["after"]
+
+
+def test_columns_of_one_date_belong_together():
+    names = ["sold", "sold:year_sin", "sold:year_cos", "area", "area:missing", "a:b", "town=Ulm"]
+    names += ["town=Bonn", "town:missing"]
+    columns = np.zeros((3, len(names)))
+    found = {group.name: group.columns for group in checks.grouped(names, columns)}
+    assert found == {"sold": [0, 1, 2], "area": [3, 4], "a:b": [5], "town": [6, 7, 8]}
+
+
+def test_large_numbers_have_one_format(contents):
+    label = checks.baseline(True, np.array([53385.2, 53385.4]), np.ones(2), [])["label"]
+    assert label == "predicting the mean, 53,385"
+    row = contents["table"][0] | {"metrics": {"rmse": [53385.2, None]}}
+    page = report.render(contents | {"table": [row]})
+    assert "The RMSE is 53,385 beside" in page
+    assert "e+04" not in page.split("<script")[0]
 
 
 def test_every_row_is_listed(fit, regressor, split):

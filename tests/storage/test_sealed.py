@@ -14,7 +14,7 @@ import bayeslearn as bl
 from bayeslearn.cli import runs
 from bayeslearn.errors import ArgumentError, StorageError
 from bayeslearn.storage import folders, sealed
-from bayeslearn.tabular.encoding import Column, Schema
+from bayeslearn.tabular.schema import Column, Schema
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from bayeslearn.errors import ArgumentError
-from bayeslearn.tabular import encoding, files, number_formats
+from bayeslearn.tabular import dates, encoding, files, number_formats
 
 ROWS = 60
 PAGE = Path(__file__).parents[2] / "docs" / "messy_tables.md"
@@ -98,6 +98,15 @@ DEFECTS: dict[str, tuple[str | bytes, dict]] = {
         as_csv(table(sold=[str(np.datetime64("2023-01-01") + 20 * i) for i in range(ROWS)])),
         {},
     ),
+    "dates with the name of the month": (
+        as_csv(table(sold=[f"{i % 28 + 1} {('Jan', 'March')[i % 2]} 2024" for i in range(ROWS)])),
+        {},
+    ),
+    "accountants' negative numbers": (
+        as_csv(table(area=[f"({i}.07)" if i % 3 else f"{i}.5" for i in range(1, ROWS + 1)])),
+        {},
+    ),
+    "a line above the header": ("# exported today\n" + SOUND, {}),
     "ratings as target": (as_csv(table(price=[str(i % 5 + 1) for i in range(ROWS)])), {}),
     "an index column": (pd.DataFrame(table()).to_csv(), {}),
 }
@@ -151,6 +160,45 @@ def test_all_problems_are_listed_at_once(tmp_path):
         assert any(part in line for line in lines[1:]), part
 
 
+def test_problems_of_the_header_are_in_the_list(tmp_path):
+    """Beside those of the cells and a target that is not there."""
+    made = as_csv(with_cell("area", 4, "much", note=numbered("text {}")))
+    content = made.replace("area,town,price,note", "area,town,town,note", 1)
+    lines = said_about(tmp_path, content).splitlines()
+    assert lines[0].endswith("data.csv: 4 problems:")
+    for part in ("duplicate column name 'town'", "'much'", "'note' holds", "no column 'price'"):
+        assert any(part in line for line in lines[1:]), part
+    (tmp_path / "one.csv").write_text(SOUND)
+    with pytest.raises(ArgumentError, match=r"`target` must be a column of .*one.csv: 'area'"):
+        encoding.learn(files.read(tmp_path / "one.csv"), "cost")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(
+            ("5 Jan 2024", "2024-01-05"),
+            ("05-Jan-2024", "2024-01-05"),
+            ("5. May 2024", "2024-05-05"),
+        ),
+        *(("January 5, 2024", "2024-01-05"), ("Sept 30 2023", "2023-09-30")),
+        *(
+            ("5 January 2024 13:30", "2024-01-05T13:30"),
+            ("31 Feb 2024", None),
+            ("5 Foo 2024", None),
+        ),
+    ],
+)
+def test_dates_with_names_of_months(text, expected):
+    found = dates.read_dates(np.array([text], object), None)
+    assert not found.is_ambiguous
+    if expected is None:
+        assert np.isnan(found.days[0])
+    else:
+        moment = np.datetime64(expected, "m") - np.datetime64(0, "m")
+        assert found.days[0] == moment / np.timedelta64(1, "D")
+
+
 @pytest.mark.parametrize(
     ("option", "first"),
     [({"decimal": "."}, 11.087), ({"thousands": "."}, 11087.0), ({"decimal": ","}, 11087.0)],
@@ -177,6 +225,8 @@ def test_a_flag_decides_between_two_readings(tmp_path, option, first):
         *(("0.143", 0.143, None), ("12 345,5", None, 12345.5), ("1'234'567", 1234567, 1234567)),
         *(("$ 1,234.50", 1234.5, None), ("-€3", -3, -3), ("45 %", 45, 45), ("3 EUR", 3, 3)),
         *(("\u22125", -5, -5), ("1234,567", None, 1234.567), ("12,34,567", None, None)),
+        *(("(1.07)", -1.07, None), ("($1,234.50)", -1234.5, None), ("$(3)", -3, -3)),
+        *(("(-5)", None, None), ("()", None, None), ("(5", None, None)),
         *(("1.2.3", None, None), ("10 11", None, None), ("x", None, None), ("", None, None)),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import bayeslearn as bl
 from bayeslearn.errors import ArgumentError
 from bayeslearn.tabular import persistence
-from bayeslearn.tabular.target_types import recognize
+from bayeslearn.tabular.target_types import choose, recognize
 
 SMALL = {"hidden": (4,), "method": "map", "num_steps": 300, "random_state": 0, "num_samples": 8}
 
@@ -45,6 +45,34 @@ def test_what_is_not_clear_is_gaussian():
         20 + rng.normal(size=100),  # not skewed
     ):
         assert recognize(y)[0] == "gaussian"
+
+
+def test_zero_inflation_is_recognised():
+    rng = np.random.default_rng(0)
+    y = (rng.poisson(3, 200) * (rng.uniform(size=200) < 0.4)).astype(float)
+    assert recognize(y)[0] == "zero-inflated-poisson"
+    for seed in range(20):  # and not of counts that are only dispersed
+        rng = np.random.default_rng(seed)
+        dispersed = rng.negative_binomial(0.8, 0.3, 200).astype(float)
+        assert recognize(dispersed)[0] == "negative-binomial"
+        counts = rng.poisson(np.exp(0.5 + rng.normal(size=200))).astype(float)
+        assert recognize(counts)[0] == "negative-binomial"
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (np.arange(15.0) ** 2, "15 rows, too few"),
+        (np.linspace(0.0, 1.0, 60), "proportions with exact 0 or 1"),
+        (np.where(np.arange(60) % 3, np.exp(np.arange(60) / 9), 0.0), "skewed numbers with zeros"),
+        (np.arange(60.0) % 3, "whole numbers up to 2"),
+    ],
+)
+def test_what_is_taken_as_real_numbers_is_said(y, words):
+    name, note = choose("auto", y)
+    assert name == "gaussian"
+    assert words in note
+    assert 'taken as real numbers: likelihood="gaussian"' in note
 
 
 @pytest.mark.parametrize("name", [name for name in targets() if name != "gaussian"])

@@ -43,6 +43,10 @@ class Likelihood(eqx.Module):
         """Later observations (validation, `log_prob(y)`) in the form of `bind`."""
         raise NotImplementedError
 
+    def is_censored(self, y: np.ndarray) -> np.ndarray:
+        """Of which rows only a bound of the observation is known; y in the form of `bind`."""
+        return np.zeros(len(y), bool)
+
     @property
     def num_outputs(self) -> int:
         """Outputs that the network must have."""

@@ -63,6 +63,10 @@ class CensoredGaussian(WithNoiseScale):
         """y as (rows, 2)."""
         return as_censored(y)
 
+    def is_censored(self, y: np.ndarray) -> np.ndarray:
+        """Rows whose second column is 0."""
+        return y[:, 1] == 0
+
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         """The log-density of an observed number, log P(Y > y) of a censored one."""
         std = as_double(self.std(params, outputs.dtype))[0]
@@ -124,6 +128,10 @@ class Weibull(WithShape):
         table = as_censored(y)
         as_positive(table[:, 0])
         return table
+
+    def is_censored(self, y: np.ndarray) -> np.ndarray:
+        """Rows whose second column is 0."""
+        return y[:, 1] == 0
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
         """The log-density of an observed event, log P(T > t) of a censored one."""
