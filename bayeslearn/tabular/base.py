@@ -161,7 +161,8 @@ class BayesianNN(TableInputs, StoredEstimator):
                 self._scales(is_chosen_from, isinstance(method, MILE))[0],
                 self._noises(is_chosen_from, rows.y)[0],
             )
-        self.chosen_ = candidate._asdict() | {"method": method.name}
+        name = method.name if selection is None else selection.method.name
+        self.chosen_ = candidate._asdict() | {"method": name}
         seconds = time.perf_counter() - began
         posterior = self._fit_once(
             *(rows, held_out, scaling, candidate, method, seed),

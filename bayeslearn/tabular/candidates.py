@@ -24,6 +24,7 @@ from bayeslearn.models.priors.base import Prior
 PLAIN, ENSEMBLE, MILE_NAME = MAP.name, Ensemble.name, MILE.name
 MAX_WORK = 5e7  # rows times weights, of one gradient
 TOTAL_WORK = 4e11  # of all chains together
+USUAL_SECONDS = 60.0  # that they take on two cores
 KEPT_DRAWS = 800  # in all
 MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training

@@ -36,10 +36,14 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
+    ENSEMBLE,
+    MILE_NAME,
     PLAIN,
     TOTAL_WORK,
+    USUAL_SECONDS,
     Candidate,
     Method,
+    allows_chains,
     method_for,
 )
 from bayeslearn.tabular.json_values import JSON
@@ -102,6 +106,8 @@ def select(
     """Try candidates and choose; `budget` is in seconds."""
     began = time.perf_counter()
     first = Candidate(problem.hidden[0], problem.prior_scales[0], problem.noises[0])
+    if not problem.trial_rows().num_folds:
+        return unselected(problem, first, budget)
     shapes = [
         first,
         *(first._replace(noise=noise) for noise in problem.noises[1:]),
@@ -124,6 +130,18 @@ def select(
     return choose(problem, best, found, crew.failures, budget, time.perf_counter() - began)
 
 
+def unselected(problem: Problem, candidate: Candidate, budget: float | None) -> Selection:
+    """The first candidate, where no row can be held out."""
+    work = problem.work(candidate)
+    name = MILE_NAME if allows_chains(work) else ENSEMBLE
+    note = (
+        f"auto: {name} with {_described(candidate)}, the first candidate. No others were tried: the"
+        " rows are of one group or time, or no class has two of them."
+    )
+    speed = 1.0 if budget is None else budget / USUAL_SECONDS
+    return Selection(candidate, method_for(name, work, speed), [], {}, note)
+
+
 def best_of(trials: list[Trial | None]) -> Trial | None:
     """The first, unless a later one is clearly better."""
     best: Trial | None = None
@@ -143,6 +161,7 @@ class _Crew:
         self, problem: Problem, callback: Callable[[FitEvent], object] | None, number: int
     ):
         self._problem, self._callback, self._number = problem, callback, number
+        self._num_folds = problem.trial_rows().num_folds
         self._count, self._is_stopped, self._lock = 0, False, threading.Lock()
         self.failures: list[str] = []
 
@@ -160,7 +179,7 @@ class _Crew:
         with self._lock:
             self._count += 1
             name = f"candidate {self._count} of {self._number}"
-        folds = range(num_folds(len(self._problem.rows.y)))
+        folds = range(min(num_folds(len(self._problem.rows.y)), self._num_folds))
         try:
             return run_trial(self._problem, candidate, folds, partial(self._hear, name=name))
         except DivergenceError as error:
@@ -169,7 +188,8 @@ class _Crew:
 
     def completed(self, trial: Trial) -> Trial:
         """The trial with more folds where a temperature needs more rows."""
-        folds = range(len(trial.folds), num_temperature_folds(len(self._problem.rows.y)))
+        wanted = min(num_temperature_folds(len(self._problem.rows.y)), self._num_folds)
+        folds = range(len(trial.folds), wanted)
         if not folds:
             return trial
         hear = partial(self._hear, name="temperature")

@@ -39,7 +39,7 @@ from bayeslearn.tabular.temperature import best_temperature, log_prob_at
 
 SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
 SELECTION_ROWS = 2048
-FOLDS = 5  # of which only the first few are held out in turn
+FOLDS = 5  # at most, of which only the first few are held out in turn
 TEMPERATURE_ROWS = 400
 
 
@@ -56,6 +56,26 @@ class Problem(NamedTuple):
     y_scale: np.ndarray | None  # the units of y, for the scores
     seed: int
     keys: folding.Keys | None = None  # groups or times of the rows
+
+    def trial_rows(self) -> TrialRows:
+        """The rows that candidates are tried on."""
+        y, has_classes = self.rows.y, self.is_classification
+        table = folding.KeyedRows(self.rows, self.keys)
+        rows, keys = table.take(folding.first_rows(y, SELECTION_ROWS, has_classes))
+        return TrialRows(rows, keys, folding.fold_of(rows.y, FOLDS, has_classes, keys))
+
+
+class TrialRows(NamedTuple):
+    """Rows that candidates are tried on."""
+
+    rows: Rows
+    keys: folding.Keys | None
+    fold: np.ndarray  # of each row
+
+    @property
+    def num_folds(self) -> int:
+        """How many folds there are; 0: the rows cannot be held out in turn."""
+        return int(self.fold.max()) + 1
 
 
 class FoldResult(NamedTuple):
@@ -134,10 +154,8 @@ def run_trial(
 ) -> Trial:
     """Fit a candidate without each of some folds in turn, and predict the fold."""
     began = time.perf_counter()
-    real = problem.rows.take(slice(SELECTION_ROWS))
+    real, keys, fold = problem.trial_rows()
     padded = pad_rows(real)
-    keys = None if problem.keys is None else problem.keys.take(slice(SELECTION_ROWS))
-    fold = folding.fold_of(real.y, FOLDS, problem.is_classification, keys)
     work = problem.work(candidate)
     method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
     results = []

@@ -79,6 +79,43 @@ def test_saved_and_loaded(fitted, table, tmp_path):
     assert len(loaded.candidates_) == len(regressor.candidates_)
 
 
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 10])
+def test_few_rows_are_fitted(short, number, monkeypatch):
+    monkeypatch.setattr(selection, "num_folds", trials.num_folds)
+    x = np.linspace(0.0, 1.0, number)[:, None]
+    settings = {"hidden": (), "num_steps": 100, "random_state": 0}
+    regressor = bl.BayesianNNRegressor(**settings, noise="learned").fit(x, 5.0 + x[:, 0])
+    mean, std = regressor.predict([[0.5]], return_std=True)
+    assert abs(mean[0] - 5.5) < 0.5
+    assert 0.0 < std[0] < 3.0
+    labels = np.arange(number) % 2
+    classifier = bl.BayesianNNClassifier(**settings).fit(x, labels)
+    assert np.all(np.abs(classifier.predict_proba([[0.5]]) - 0.5) < 0.45)
+    assert (number < 3) == (not classifier.candidates_)  # a row of each class
+
+
+@pytest.mark.parametrize("keys", [{"groups": np.zeros(4)}, {"time_order": np.zeros(4)}])
+def test_rows_that_cannot_be_held_out_have_the_first_candidate(short, keys):
+    x = np.linspace(0.0, 1.0, 4)[:, None]
+    settings = {"num_steps": 100, "random_state": 0}
+    regressor = bl.BayesianNNRegressor(**settings).fit(x, x[:, 0], **keys)
+    assert (regressor.chosen_["hidden"], regressor.chosen_["noise"]) == ((), "student-t")
+    assert "No others were tried" in regressor.posterior_.notes[0]
+    assert regressor.candidates_ == []
+    assert regressor.baseline_ == {}
+    classifier = bl.BayesianNNClassifier(**settings).fit(x, [0, 1, 2, 3])
+    assert "No others were tried" in classifier.posterior_.notes[0]
+    assert classifier.score(x, [0, 1, 2, 3]) >= 0.5
+
+
+def test_the_plain_network_has_its_own_name(short, monkeypatch):
+    monkeypatch.setattr(selection, "SMALL_GAIN", np.inf)
+    monkeypatch.setattr(Trial, "gain_over", lambda *_: (0.0, 1.0))
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
+    assert bl.BayesianNNRegressor(**settings).fit(x, x[:, 0]).chosen_["method"] == "map"
+
+
 def test_classes_and_an_ensemble(short, monkeypatch):
     monkeypatch.setattr(selection, "SMALL_GAIN", -np.inf)  # a plain network has no temperature
     rng = np.random.default_rng(1)
