@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayeslearn.data.rows import Rows
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.data.rows import Rows, merge_rows
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.tabular.sklearn_parts import check_sample_weight
 
 NEVER = -1  # the fold of rows that are always learned from
 FEW = 5  # rows of a class that are always among the first ones
@@ -59,6 +60,21 @@ def keys_of(groups: Any, time_order: Any, num_rows: int) -> Keys | None:
     return Keys(groups is None, codes.reshape(-1))
 
 
+def merged(
+    X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int, keys: Keys | None = None
+) -> KeyedRows:
+    """The rows that count, equal ones merged, in an order drawn from the seed."""
+    weight = check_sample_weight(sample_weight, X, dtype=np.float64)
+    if not np.all(weight >= 0):
+        refuse("sample_weight", Shown("negative numbers"), "hold numbers from 0 on")
+    if not np.any(weight > 0):
+        raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
+    if keys is None:
+        return KeyedRows(merge_rows((X, y, weight), seed), None)
+    rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
+    return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
+
+
 def hold_out(
     table: KeyedRows, fraction: float, has_classes: bool, argument: str, at_end: bool = False
 ) -> tuple[KeyedRows, KeyedRows]:
@@ -78,6 +94,16 @@ def hold_out(
         is_held = np.zeros(number, bool)
         is_held[slice(-wanted, None) if at_end else slice(wanted)] = True
     return table.take(np.flatnonzero(~is_held)), table.take(np.flatnonzero(is_held))
+
+
+def held_to_stop(keys: Keys | None, fraction: float) -> np.ndarray | None:
+    """The groups, or the latest rows, whose log-likelihood decides when members stop training.
+
+    None: any rows, where they have no keys or all have the same.
+    """
+    if keys is None or not fraction or np.all(keys.values == keys.values[0]):
+        return None
+    return _held_by_keys(keys, max(1, round(fraction * len(keys.values))), at_end=False)
 
 
 def _held_by_keys(keys: Keys, wanted: int, at_end: bool) -> np.ndarray:

@@ -27,6 +27,7 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.tabular import folds as folding
 from bayeslearn.tabular.candidates import (
     ENSEMBLE,
+    HELD_OUT,
     MILE_NAME,
     PLAIN,
     Candidate,
@@ -162,12 +163,19 @@ def run_trial(
     for k in folds:
         weight = padded.weight.copy()
         # As many rows for every fold: compiled once.
-        weight[: len(fold)][folding.left_out(fold, k, keys)] = 0.0
+        is_out = folding.left_out(fold, k, keys)
+        weight[: len(fold)][is_out] = 0.0
+        learned, validation = np.flatnonzero(~is_out), None
+        own_keys = None if keys is None else keys.take(learned)
+        if (is_held := folding.held_to_stop(own_keys, HELD_OUT)) is not None:
+            validation = tuple(pad_rows(real.take(learned[is_held])))
+            weight[learned[is_held]] = 0.0
         posterior = fit(
             problem.make_model(candidate),
             method.algorithm(),
             (padded.x, padded.y, weight),
             seed=problem.seed,
+            validation=validation,
             callback=callback,
             progress=False,
         )

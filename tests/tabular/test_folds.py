@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.data import scaling
 from bayeslearn.data.rows import Rows
 from bayeslearn.errors import ArgumentError
-from bayeslearn.tabular import folds, trials
+from bayeslearn.tabular import base, folds, trials
 from bayeslearn.tabular.folds import KeyedRows, Keys
 
 EXACT = {"hidden": (), "method": "conjugate", "random_state": 0}
@@ -196,3 +197,68 @@ def test_candidates_are_scored_on_whole_groups_and_on_the_latest_rows(
     trial = trials.run_trial(problem, trials.Candidate((2,), 1.0, "learned"), range(1), None)
     scored = np.flatnonzero(np.isin(x, trial.folds[0].rows.x))
     np.testing.assert_array_equal(scored, expected)
+
+
+class Called(Exception):
+    """`fit` was called."""
+
+
+@pytest.fixture
+def fit_calls(monkeypatch):
+    """What `fit` is called with, in place of fits."""
+    calls = []
+
+    def fit(model, algorithm, data, *, validation, **options):
+        calls.append((data, validation))
+        raise Called
+
+    monkeypatch.setattr(trials, "fit", fit)
+    monkeypatch.setattr(base, "fit", fit)
+    return calls
+
+
+KEYED = {"groups": {"groups": np.arange(60) // 6}, "time_order": {"time_order": np.arange(60) // 6}}
+
+
+def check_held_out(data, validation, name):
+    """Groups of six rows, or the latest rows, decide when members stop."""
+    trained, held = (
+        np.round(part[0][part[2] > 0, -1] * 60).astype(int) // 6 for part in (data, validation)
+    )
+    assert not set(trained) & set(held)
+    assert len(held) in (6, 12)
+    assert name == "groups" or trained.max() < held.min()
+    return len(trained) + len(held)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_members_of_candidates_stop_by_whole_groups_and_the_latest_rows(name, fit_calls):
+    order = np.random.default_rng(0).permutation(60)
+    x = np.arange(60.0)[order, None] / 60
+    keys = folds.keys_of(**{"groups": None, "time_order": None} | KEYED[name], num_rows=60)
+    problem = trials.Problem(
+        *(Rows(x, x[:, 0], np.ones(60)), False, ((2,),), (1.0,), ("learned",)),
+        *(lambda _: None, lambda _: 1e9, np.ones(()), 0, keys.take(order)),
+    )
+    with pytest.raises(Called):
+        trials.run_trial(problem, trials.Candidate((2,), 1.0, "learned"), range(1), None)
+    ((data, validation),) = fit_calls
+    assert check_held_out(data, validation, name) == 48  # a fold of two groups, or times, is out
+
+
+@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("method", ["mile", bl.Ensemble(validation_fraction=0.15)])
+def test_members_stop_by_whole_groups_and_the_latest_rows(name, method, fit_calls, monkeypatch):
+    monkeypatch.setattr(scaling.RankScaling, "apply", lambda self, x: x)
+    x = np.arange(60.0)[:, None] / 60
+    with pytest.raises(Called):
+        bl.BayesianNNRegressor(method=method, random_state=0).fit(x, x[:, 0], **KEYED[name])
+    ((data, validation),) = fit_calls
+    assert check_held_out(data, validation, name) == 60
+
+
+def test_members_stop_by_any_rows_where_there_is_one_group(fit_calls):
+    x = np.arange(60.0)[:, None]
+    with pytest.raises(Called):
+        bl.BayesianNNRegressor(method="mile", random_state=0).fit(x, x[:, 0], groups=np.ones(60))
+    assert fit_calls[0][1] is None
