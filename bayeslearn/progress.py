@@ -24,6 +24,11 @@ def phase_label(phase: str) -> str:
     return phase.removeprefix("main").removeprefix("/").replace("/", ", ")
 
 
+def run_label(algorithm: str, phase: str) -> str:
+    """A method and its phase: "vogn, warm start"."""
+    return ", ".join(part for part in (algorithm, phase_label(phase)) if part)
+
+
 class Status(NamedTuple):
     """Where a run is: what a bar or a line shows."""
 

@@ -28,6 +28,7 @@ from bayeslearn.errors import check_positive, check_whole, refuse
 from bayeslearn.families.base import ClosedForm
 from bayeslearn.inference.api import fit
 from bayeslearn.inference.arguments import check_algorithm, is_auto
+from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.options import Checkpoint, Devices, FitEvent, FitOptions
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.model import Model
@@ -67,6 +68,7 @@ from bayeslearn.tabular.sklearn_parts import (
     check_random_state,
 )
 from bayeslearn.tabular.stored_estimator import StoredEstimator
+from bayeslearn.tabular.timing import Deadline
 
 Callback = Callable[[FitEvent], object]
 
@@ -164,6 +166,10 @@ class BayesianNN(TableInputs, StoredEstimator):
         name = method.name if selection is None else selection.method.name
         self.chosen_ = candidate._asdict() | {"method": name}
         seconds = time.perf_counter() - began
+        if selection is not None and self.budget is not None:
+            left = max(0.0, seconds_of("budget", self.budget) - seconds)
+            at_once = 1 if checkpoint is not None else num_cores()
+            callback = Deadline(selection.method, left, at_once, callback)
         posterior = self._fit_once(
             *(KeyedRows(rows, keys), held_out, scaling, candidate, method, seed),
             callback=callback,
@@ -292,9 +298,9 @@ class BayesianNN(TableInputs, StoredEstimator):
             None if scaling is None else np.asarray(scaling.scale),
             seed,
             keys,
+            None if self.budget is None else seconds_of("budget", self.budget),
         )
-        budget = None if self.budget is None else seconds_of("budget", self.budget)
-        return stored_or(checkpoint, lambda: select(problem, budget, callback))
+        return stored_or(checkpoint, lambda: select(problem, callback, self.progress))
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         if not hasattr(self, "posterior_"):
