@@ -45,7 +45,8 @@ class RankScaling(NamedTuple):
 
     Skewed columns become nearly symmetric and outliers less extreme; a Gaussian column stays as it
     is. Increasing and piecewise linear, beyond the training rows too. A column of few different
-    values has standard scores alone.
+    values has standard scores alone. A constant one is 0 whatever new rows hold: nothing is known
+    of what another value means.
     """
 
     mean: np.ndarray
@@ -72,7 +73,8 @@ class RankScaling(NamedTuple):
     def apply(self, table: np.ndarray) -> np.ndarray:
         """Scaled columns."""
         ranks = [np.interp(*part) for part in zip(table.T, self.knots, self.scores, strict=True)]
-        return 0.5 * (Scaling(self.mean, self.scale).apply(table) + np.stack(ranks, axis=1))
+        scaled = 0.5 * (Scaling(self.mean, self.scale).apply(table) + np.stack(ranks, axis=1))
+        return np.where(self.knots[:, 0] == self.knots[:, -1], 0.0, scaled)
 
     def undo(self, table: np.ndarray) -> np.ndarray:
         """Back in the units of the data."""
@@ -92,6 +94,8 @@ def _normal_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values of a column, and the normal scores of their ranks with mean 0 and deviation 1."""
     values, place = np.unique(column, return_inverse=True)
+    if np.ptp(values) <= ROUNDING * np.max(np.abs(values)):
+        return values[:1], np.zeros(1)
     if len(values) <= FEW_VALUES:
         return values, (values - mean) / scale
     mass = np.bincount(place, weight)

@@ -25,6 +25,7 @@ from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import DivergenceError
 from bayeslearn.inference.options import Checkpoint
 from bayeslearn.progress import Progress
+from bayeslearn.results import metrics
 from bayeslearn.results.calibration import Calibrator
 from bayeslearn.results.calibration_maps import FactorMap
 from bayeslearn.results.posterior import Posterior
@@ -197,15 +198,21 @@ def choose(
 
 
 def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str, float]]:
-    """Scores of every method with the chosen settings in units of y, averaged over folds."""
+    """Scores of every method with the chosen settings, averaged over folds.
+
+    In units of y; the RMSE of several columns, whose units differ, in those of their scaling.
+    """
     found: dict[str, dict[str, float]] = {}
     for name in trial.folds[0].predictives:
-        pairs = [(trial.predictive(fold, name), fold.rows.y) for fold in trial.folds]
+        scaled = pairs = [(trial.predictive(fold, name), fold.rows.y) for fold in trial.folds]
         if y_scale is not None:
             unit = Scaling(np.zeros_like(y_scale), y_scale)
             pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
         parts = [score(q, y, with_crps=False) for q, y in pairs]  # CRPS takes seconds to compile
         found[name] = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
+        if y_scale is not None and y_scale.ndim:
+            found[name]["rmse"] = float(np.mean([metrics.rmse(q, y) for q, y in scaled]))
+    found[PLAIN]["seconds"] = float(np.mean([fold.costs.member for fold in trial.folds]))
     return found
 
 

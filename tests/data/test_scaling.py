@@ -23,6 +23,15 @@ def test_few_values_and_constants_have_standard_scores(table):
     np.testing.assert_allclose(by_rank[:, 0], standard[:, 0], atol=0.3)  # Gaussian: nearly so
 
 
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e12])
+def test_other_values_of_a_constant_column_have_no_effect(value):
+    column = value * (1.0 + np.array([0.0, 1e-16, -1e-16, 0.0]))
+    scaling = RankScaling.of(np.stack([column, np.arange(4.0)], axis=1), np.ones(4))
+    scaled = scaling.apply(np.array([[value, 1.5], [value + 500.0, 1.5], [-3e9, 1.5]]))
+    np.testing.assert_array_equal(scaled[:, 0], 0.0)
+    np.testing.assert_allclose(scaling.undo(scaled)[0, 0], value, rtol=1e-15)
+
+
 def test_outliers_are_less_extreme_and_order_is_kept(table):
     scaling = RankScaling.of(table, np.ones(400))
     scaled = scaling.apply(table)
@@ -33,7 +42,7 @@ def test_outliers_are_less_extreme_and_order_is_kept(table):
 
 def test_undo_is_the_inverse_within_and_beyond_the_training_rows(table):
     scaling = RankScaling.of(table, np.ones(400))
-    beyond = np.concatenate([table, [[30.0, 1e4, 40.0, 9.0], [-30.0, -1e3, -40.0, 5.0]]])
+    beyond = np.concatenate([table, [[30.0, 1e4, 40.0, 7.0], [-30.0, -1e3, -40.0, 7.0]]])
     np.testing.assert_allclose(scaling.undo(scaling.apply(beyond)), beyond, rtol=1e-9, atol=1e-9)
 
 

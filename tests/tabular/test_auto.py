@@ -60,6 +60,7 @@ def test_a_default_fit_says_what_was_tried_and_chosen(fitted, table):
     assert regressor.chosen_["method"] in ("mile", "ensemble")
     assert {"rmse", "log_likelihood", "coverage90"} <= set(regressor.baseline_["map"])
     assert 0.5 < regressor.baseline_["map"]["rmse"] < y.std()  # in units of y
+    assert 0.0 <= regressor.baseline_["map"]["seconds"] < regressor.posterior_.wall_time
     assert regressor.posterior_.notes[0].startswith("auto: ")
     assert {event.phase.split("/")[0] for event in events} >= {"candidate 1 of 2", "main"}
     assert regressor.score(x[90:], y[90:]) > 0.5
@@ -71,6 +72,19 @@ def test_the_same_seed_chooses_and_predicts_the_same(fitted, table):
     again = bl.BayesianNNRegressor(**regressor.get_params()).fit(x[:90], y[:90])
     assert again.chosen_ == regressor.chosen_
     np.testing.assert_array_equal(again.predict(x[90:]), regressor.predict(x[90:]))
+
+
+def test_the_rmse_of_several_columns_does_not_depend_on_their_units(short, table):
+    x, y = table
+    found = []
+    for scale in (1.0, 1000.0):
+        both = np.stack([y, scale * x[:, 0] * x[:, 1]], axis=1)
+        settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
+        regressor = bl.BayesianNNRegressor(**settings).fit(x[:60], both[:60])
+        found.append(regressor.baseline_["map"]["rmse"])
+        assert regressor.predict(x[60:]).shape == (60, 2)
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert 0.1 < found[0] < 1.5
 
 
 def test_saved_and_loaded(fitted, table, tmp_path):
