@@ -187,6 +187,23 @@ def test_chains_are_preferred_unless_the_ensemble_is_clearly_better():
     assert trial(ensemble=away).best == "ensemble"
 
 
+def test_noise_does_not_collapse_where_half_of_the_rows_are_zero():
+    """The noise of the first candidate, beside the constant one and the plain network."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1200, 3))
+    y = np.maximum(0.0, 2.0 * np.sin(x[:, 0]) + x[:, 1] - 0.2 + 0.5 * rng.normal(size=1200))
+    assert 0.4 < np.mean(y == 0) < 0.6
+    found = {}
+    for noise in ("student-t", "learned"):
+        method = bl.Ensemble(num_members=2, validation_fraction=0.15)
+        settings = {"hidden": (16,), "method": method, "num_steps": 1500, "random_state": 0}
+        regressor = bl.BayesianNNRegressor(**settings, noise=noise).fit(x[:600], y[:600])
+        rmse = np.sqrt(np.mean((regressor.predict(x[600:]) - y[600:]) ** 2))
+        found[noise] = regressor.log_likelihood(x[600:], y[600:]), rmse
+    assert found["student-t"][0] > found["learned"][0] - 0.05
+    assert found["student-t"][1] < 1.03 * found["learned"][1]
+
+
 def test_tiny_tables_begin_with_a_linear_model():
     assert candidates.network_sizes(60, False)[0] == ()
     assert () not in candidates.network_sizes(60, False)[1:]

@@ -222,13 +222,13 @@ KEYED = {"groups": {"groups": np.arange(60) // 6}, "time_order": {"time_order": 
 
 def check_held_out(data, validation, name):
     """Groups of six rows, or the latest rows, decide when members stop."""
-    trained, held = (
+    trained, stopping = (
         np.round(part[0][part[2] > 0, -1] * 60).astype(int) // 6 for part in (data, validation)
     )
-    assert not set(trained) & set(held)
-    assert len(held) in (6, 12)
-    assert name == "groups" or trained.max() < held.min()
-    return len(trained) + len(held)
+    assert not set(trained) & set(stopping)
+    assert len(stopping) in (6, 12)
+    assert name == "groups" or trained.max() < stopping.min()
+    return len(trained) + len(stopping)
 
 
 @pytest.mark.parametrize("name", KEYED)
