@@ -70,6 +70,7 @@ class Crew:
                     self.failures.append((candidates[i], part))
             going, done = sorted(found), k + 1
         if folds is not None and done < folds:
+            self.failures += [(candidates[i], NOT_TRIED) for i in going]
             found.clear()
         return [found.get(i) for i in range(len(candidates))]
 

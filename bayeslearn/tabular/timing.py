@@ -18,6 +18,7 @@ from bayeslearn.tabular.candidates import (
     MAX_STEPS,
     MILE_NAME,
     MIN_TRIAL_STEPS,
+    PLAIN,
     USUAL_SECONDS,
     Method,
     method_for,
@@ -98,8 +99,8 @@ class Deadline:
 
     def __init__(self, method: Method, seconds: float, at_once: int, callback: Callback | None):
         share = MEMBERS_SHARE if method.name == MILE_NAME else 1.0
-        self._rounds = -(-method.num_members // at_once)
-        self._round = share * seconds / self._rounds
+        members = 1 if method.name == PLAIN else method.num_members
+        self._round = share * seconds / -(-members // at_once)
         self._seconds, self._at_once, self._callback = seconds, at_once, callback
         self._began = time.perf_counter()
 
