@@ -27,7 +27,7 @@ TOTAL_WORK = 4e11  # of all chains together
 USUAL_SECONDS = 60.0  # that they take on two cores
 KEPT_DRAWS = 800  # in all
 MAX_DRAWN = 6.4e7  # weights of all draws together, 256 MB
-TRIAL_WORK = 1e11  # of the chains of a trial, and of its members' training
+TRIAL_WORK = 1e11  # of the chains of a trial on all folds, and of its members' training
 TRIAL_ROWS_WORK = 1e8  # rows of trials times weights
 MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 500, 3000  # of a trial's chain
 TRAINING_STEPS = 5000  # of a member, if there are not fewer
@@ -109,7 +109,10 @@ def method_for(name: str, work: float, speed: float = 1.0, num_weights: float = 
 
 
 def trial_steps(work: float, budget: float | None) -> tuple[int, int | str]:
-    """Steps of the chains, and of the members' training, of a trial with two members."""
+    """Steps of the chains, and of the members' training, of a trial with two members.
+
+    `work` is that of all folds.
+    """
     total = TRIAL_WORK if budget is None else TRIAL_WORK * min(1.0, budget / USUAL_SECONDS)
     chain = int(min(MAX_TRIAL_STEPS, max(MIN_TRIAL_STEPS, total / (4 * work))))
     training = int(max(MIN_TRIAL_STEPS, total / (2 * work)))

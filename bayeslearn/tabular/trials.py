@@ -173,7 +173,7 @@ def run_trial(
     padded = pad_rows(real)
     work = problem.work(candidate)
     trial_work = problem.num_weights(candidate) * len(padded.y)
-    chain, training = trial_steps(trial_work, problem.budget)
+    chain, training = trial_steps(trial_work * num_folds(len(problem.rows.y)), problem.budget)
     name = MILE_NAME if allows_chains(work) else ENSEMBLE
     method = SHORT._replace(name=name, num_steps=min(SHORT.num_steps, chain))
     results = []
