@@ -34,6 +34,11 @@ def phase_label(phase: str, num_members: int | None = None) -> str:
     return re.sub(r"\bmember (\d+)", lambda found: f"member {int(found[1]) + 1}{of}", label)
 
 
+def run_label(algorithm: str, phase: str, num_members: int | None = None) -> str:
+    """A method and its phase: "vogn, warm start"."""
+    return ", ".join(part for part in (algorithm, phase_label(phase, num_members)) if part)
+
+
 class Status(NamedTuple):
     """Where a run is: what a bar or a line shows."""
 

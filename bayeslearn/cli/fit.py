@@ -17,7 +17,7 @@ from bayeslearn.cli import flag_types, flags, inputs, runs
 from bayeslearn.cli.output import Output, number, typed_command, write_scores
 from bayeslearn.cli.settings import WithSettings
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.progress import Progress, phase_label
+from bayeslearn.progress import Progress, run_label
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.score_table import Row
 
@@ -196,9 +196,8 @@ def fit_estimator(
 
 def show_event(bar: Progress, event: bl.FitEvent) -> None:
     """Show an event of `bl.fit`."""
-    label = phase_label(event.phase, event.num_members)
-    name = ", ".join(part for part in (event.algorithm, label) if part)
-    bar.update(event.step, event.metrics, name=name, total=event.num_steps)
+    label = run_label(event.algorithm, event.phase, event.num_members)
+    bar.update(event.step, event.metrics, name=label, total=event.num_steps)
 
 
 def describe_fit(

@@ -19,14 +19,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.mile import MILE
-from bayeslearn.data.rows import Rows, merge_rows
+from bayeslearn.data.rows import Rows
 from bayeslearn.data.scaling import RankScaling, Scaling, TableScaling
 from bayeslearn.duration import seconds_of
-from bayeslearn.errors import ArgumentError, Shown, check_positive, check_whole, refuse
+from bayeslearn.errors import check_positive, check_whole, refuse
 from bayeslearn.families.base import ClosedForm
 from bayeslearn.inference.api import fit
 from bayeslearn.inference.arguments import check_algorithm, is_auto
+from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.options import Checkpoint, Devices, FitEvent, FitOptions
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.model import Model
@@ -57,16 +59,16 @@ from bayeslearn.tabular.candidates import (
     num_weights,
     prior_of,
 )
-from bayeslearn.tabular.folds import KeyedRows, Keys, hold_out, keys_of
+from bayeslearn.tabular.folds import KeyedRows, Keys, held_to_stop, hold_out, keys_of, merged
 from bayeslearn.tabular.frame_inputs import TableInputs, check_options, validated
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
 from bayeslearn.tabular.sklearn_parts import (
     check_is_fitted,
     check_random_state,
-    check_sample_weight,
 )
 from bayeslearn.tabular.stored_estimator import StoredEstimator
+from bayeslearn.tabular.timing import Deadline
 
 Callback = Callable[[FitEvent], object]
 
@@ -141,7 +143,7 @@ class BayesianNN(TableInputs, StoredEstimator):
         method = self.check_parameters()
         X, y = self._read(X, y, classes)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        table = self._rows(X, y, sample_weight, seed, keys_of(groups, time_order, len(y)))
+        table = merged(X, y, sample_weight, seed, keys_of(groups, time_order, len(y)))
         how = resolve(self.calibration, self.task, len(table.rows.y), table.keys)
         (rows, keys), held_out, aside = self._split(table, how)
         scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
@@ -161,10 +163,15 @@ class BayesianNN(TableInputs, StoredEstimator):
                 self._scales(is_chosen_from, isinstance(method, MILE))[0],
                 self._noises(is_chosen_from, rows.y)[0],
             )
-        self.chosen_ = candidate._asdict() | {"method": method.name}
+        name = method.name if selection is None else selection.method.name
+        self.chosen_ = candidate._asdict() | {"method": name}
         seconds = time.perf_counter() - began
+        if selection is not None and self.budget is not None:
+            left = max(0.0, seconds_of("budget", self.budget) - seconds)
+            at_once = 1 if checkpoint is not None else num_cores()
+            callback = Deadline(selection.method, left, at_once, callback)
         posterior = self._fit_once(
-            *(rows, held_out, scaling, candidate, method, seed),
+            *(KeyedRows(rows, keys), held_out, scaling, candidate, method, seed),
             callback=callback,
             checkpoint=checkpoint,
             devices=devices,
@@ -190,7 +197,7 @@ class BayesianNN(TableInputs, StoredEstimator):
 
     def _fit_once(
         self,
-        rows: Rows,
+        table: KeyedRows,
         held_out: Rows | None,
         scaling: TableScaling,
         candidate: Candidate,
@@ -199,6 +206,11 @@ class BayesianNN(TableInputs, StoredEstimator):
         **options: Any,
     ) -> Posterior:
         """A fit that predicts in the units of the rows."""
+        rows, keys = table
+        if held_out is None and isinstance(method, Composite):
+            is_held = held_to_stop(keys, float(method.validation_fraction))
+            if is_held is not None:
+                held_out, rows = rows.take(is_held), rows.take(~is_held)
         posterior = fit(
             self._model(candidate, scaling.y),
             method,
@@ -217,9 +229,10 @@ class BayesianNN(TableInputs, StoredEstimator):
         """Calibrate on out-of-fold rows, with the settings of the fit to all rows."""
 
         def fit_fold(part: KeyedRows) -> Posterior:
-            (rows, _), held_out, _ = self._split(part, None)
+            part, held_out, _ = self._split(part, None)
+            rows = part.rows
             scaling = TableScaling(RankScaling.of(rows.x, rows.weight), self._scaling_of_y(rows))
-            return self._fit_once(rows, held_out, scaling, candidate, method, seed)
+            return self._fit_once(part, held_out, scaling, candidate, method, seed)
 
         likelihood = getattr(self, "likelihood_", None)
         found = cross_calibrate(how, table, fit_fold, self._predictive_of)
@@ -285,9 +298,9 @@ class BayesianNN(TableInputs, StoredEstimator):
             None if scaling is None else np.asarray(scaling.scale),
             seed,
             keys,
+            None if self.budget is None else seconds_of("budget", self.budget),
         )
-        budget = None if self.budget is None else seconds_of("budget", self.budget)
-        return stored_or(checkpoint, lambda: select(problem, budget, callback))
+        return stored_or(checkpoint, lambda: select(problem, callback, self.progress))
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
         if not hasattr(self, "posterior_"):
@@ -300,7 +313,7 @@ class BayesianNN(TableInputs, StoredEstimator):
                 "calibration", self.calibration, "be another with partial_fit: it needs all rows"
             )
         how = resolve(self.calibration, self.task, MANY_ROWS, None)
-        (rows, _), held_out, aside = self._split(self._rows(X, y, sample_weight, seed), how)
+        (rows, _), held_out, aside = self._split(merged(X, y, sample_weight, seed), how)
         options = self._options(method)
         if held_out is not None:
             options["validation"] = tuple(held_out)
@@ -331,20 +344,6 @@ class BayesianNN(TableInputs, StoredEstimator):
         check_calibration(self.calibration, self.calibration_fraction, self.task)
         check_options(self.categories, self.missing)
         return method
-
-    def _rows(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int, keys: Keys | None = None
-    ) -> KeyedRows:
-        """The rows that count, equal ones merged, in an order drawn from the seed."""
-        weight = check_sample_weight(sample_weight, X, dtype=np.float64)
-        if not np.all(weight >= 0):
-            refuse("sample_weight", Shown("negative numbers"), "hold numbers from 0 on")
-        if not np.any(weight > 0):
-            raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
-        if keys is None:
-            return KeyedRows(merge_rows((X, y, weight), seed), None)
-        rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
-        return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
 
     def _split(
         self, table: KeyedRows, calibration: str | None

@@ -108,7 +108,9 @@ def cross_calibrate(
     if method == JACKKNIFE and keys is None:
         fold = np.arange(number)
     else:
-        fold = fold_of(rows.y, min(CV_FOLDS, number), False, keys)
+        fold = fold_of(rows.y, CV_FOLDS, False, keys)
+    if fold.max() < 0:
+        refuse("calibration", method, "be another for a single row or group: it needs two")
     scores = np.empty((number, rows.y.reshape(number, -1).shape[1]))
     members: list[dict[str, Any]] = []
     for k in range(int(fold.max()) + 1):

@@ -24,7 +24,13 @@ from bayeslearn.models.priors.base import Prior
 PLAIN, ENSEMBLE, MILE_NAME = MAP.name, Ensemble.name, MILE.name
 MAX_WORK = 5e7  # rows times weights, of one gradient
 TOTAL_WORK = 4e11  # of all chains together
+USUAL_SECONDS = 60.0  # that they take on two cores
 KEPT_DRAWS = 800  # in all
+MAX_DRAWN = 6.4e7  # weights of all draws together, 256 MB
+TRIAL_WORK = 1e11  # of the chains of a trial on all folds, and of its members' training
+TRIAL_ROWS_WORK = 1e8  # rows of trials times weights
+MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 500, 3000  # of a trial's chain
+TRAINING_STEPS = 5000  # of a member, if there are not fewer
 MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 TINY_TABLE = 100  # rows; below, a network must be better than a linear model
@@ -54,13 +60,14 @@ class Method(NamedTuple):
     name: str
     num_members: int
     num_steps: int  # of each chain, half of them warm-up; 0: no chains
+    num_draws: int = KEPT_DRAWS  # in all
 
     def algorithm(self) -> Algorithm:
         """The algorithm with these settings."""
         if self.name != MILE_NAME:
             number = 1 if self.name == PLAIN else self.num_members
             return Ensemble(num_members=number, validation_fraction=HELD_OUT)
-        draws = max(1, KEPT_DRAWS // self.num_members)
+        draws = max(1, self.num_draws // self.num_members)
         thin = max(1, self.num_steps // (2 * draws))
         draws = min(draws, max(1, self.num_steps // 2 // thin))
         sampler = MCLMC(num_warmup=self.num_steps // 2, num_samples=draws, thin=thin)
@@ -89,13 +96,27 @@ def num_weights(hidden: tuple[int, ...], num_inputs: int, num_outputs: int) -> i
     return sum((m + 1) * n for m, n in itertools.pairwise(sizes))
 
 
-def method_for(name: str, work: float, speed: float = 1.0) -> Method:
+def method_for(name: str, work: float, speed: float = 1.0, num_weights: float = 1.0) -> Method:
     """The method with its length; `speed` multiplies the default work."""
     members = 8 if work * MIN_STEPS * 8 < TOTAL_WORK * speed else 4
     if name != MILE_NAME:
         return Method(name, members, 0)
     steps = TOTAL_WORK * speed / (2 * members * work)
-    return Method(name, members, int(min(MAX_STEPS * max(speed, 1.0), max(MIN_STEPS, steps))))
+    draws = int(min(KEPT_DRAWS, MAX_DRAWN / num_weights))
+    return Method(
+        name, members, int(min(MAX_STEPS * max(speed, 1.0), max(MIN_STEPS, steps))), draws
+    )
+
+
+def trial_steps(work: float, budget: float | None) -> tuple[int, int | str]:
+    """Steps of the chains, and of the members' training, of a trial with two members.
+
+    `work` is that of all folds.
+    """
+    total = TRIAL_WORK if budget is None else TRIAL_WORK * min(1.0, budget / USUAL_SECONDS)
+    chain = int(min(MAX_TRIAL_STEPS, max(MIN_TRIAL_STEPS, total / (4 * work))))
+    training = int(max(MIN_TRIAL_STEPS, total / (2 * work)))
+    return chain, training if training < TRAINING_STEPS else "auto"
 
 
 def allows_chains(work: float) -> bool:

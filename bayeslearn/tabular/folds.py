@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayeslearn.data.rows import Rows
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.data.rows import Rows, merge_rows
+from bayeslearn.errors import ArgumentError, Shown, refuse
+from bayeslearn.tabular.sklearn_parts import check_sample_weight
 
 NEVER = -1  # the fold of rows that are always learned from
+FEW = 5  # rows of a class that are always among the first ones
 
 
 class Keys(NamedTuple):
@@ -58,6 +60,21 @@ def keys_of(groups: Any, time_order: Any, num_rows: int) -> Keys | None:
     return Keys(groups is None, codes.reshape(-1))
 
 
+def merged(
+    X: np.ndarray, y: np.ndarray, sample_weight: Any, seed: int, keys: Keys | None = None
+) -> KeyedRows:
+    """The rows that count, equal ones merged, in an order drawn from the seed."""
+    weight = check_sample_weight(sample_weight, X, dtype=np.float64)
+    if not np.all(weight >= 0):
+        refuse("sample_weight", Shown("negative numbers"), "hold numbers from 0 on")
+    if not np.any(weight > 0):
+        raise ArgumentError("`sample_weight` must hold a weight that is not zero.")
+    if keys is None:
+        return KeyedRows(merge_rows((X, y, weight), seed), None)
+    rows = merge_rows(((X, keys.values), y, weight), seed)  # equal rows of one group or time
+    return KeyedRows(rows._replace(x=rows.x[0]), keys._replace(values=rows.x[1]))
+
+
 def hold_out(
     table: KeyedRows, fraction: float, has_classes: bool, argument: str, at_end: bool = False
 ) -> tuple[KeyedRows, KeyedRows]:
@@ -77,6 +94,16 @@ def hold_out(
         is_held = np.zeros(number, bool)
         is_held[slice(-wanted, None) if at_end else slice(wanted)] = True
     return table.take(np.flatnonzero(~is_held)), table.take(np.flatnonzero(is_held))
+
+
+def held_to_stop(keys: Keys | None, fraction: float) -> np.ndarray | None:
+    """The groups, or the latest rows, whose log-likelihood decides when members stop training.
+
+    None: any rows, where they have no keys or all have the same.
+    """
+    if keys is None or not fraction or np.all(keys.values == keys.values[0]):
+        return None
+    return _held_by_keys(keys, max(1, round(fraction * len(keys.values))), at_end=False)
 
 
 def _held_by_keys(keys: Keys, wanted: int, at_end: bool) -> np.ndarray:
@@ -113,38 +140,66 @@ def _held_by_class(labels: np.ndarray, fraction: float) -> np.ndarray:
     return is_held
 
 
-def fold_of(y: np.ndarray, num_folds: int, has_classes: bool, keys: Keys | None) -> np.ndarray:
+def fold_of(y: np.ndarray, most: int, has_classes: bool, keys: Keys | None) -> np.ndarray:
     """The fold of each row, or `NEVER`. Rows are in random order already.
 
-    In order of time fold 0 is the latest block, and the earliest is in no fold.
+    As many folds as rows, groups or times allow, at most `most`, none of them empty; where not even
+    two parts can be made, no row has a fold. In order of time fold 0 is the latest block, and the
+    earliest is in no fold.
     """
-    number = len(y)
-    if keys is not None and keys.is_time:
-        rank = np.searchsorted(np.sort(keys.values), keys.values)
-        block = num_folds - (rank * (num_folds + 1)) // number
-        return np.where(block == num_folds, NEVER, block)
     if keys is not None:
-        return _folds_of_groups(keys.values, num_folds)
-    order = np.argsort(y, kind="stable") if has_classes else np.arange(number)
-    fold = np.empty(number, int)
-    fold[order] = np.arange(number) % num_folds
+        return (_blocks_of_time if keys.is_time else _folds_of_groups)(keys.values, most)
+    fold = np.full(len(y), NEVER)
+    own = np.arange(len(y))
     if has_classes:
         labels, counts = np.unique(y, return_counts=True)
-        fold[np.isin(y, labels[counts == 1])] = NEVER
+        own = np.flatnonzero(np.isin(y, labels[counts > 1]))
+        own = own[np.argsort(y[own], kind="stable")]
+    number = min(most, len(own))
+    if number > 1:
+        fold[own] = np.arange(len(own)) % number
     return fold
 
 
-def _folds_of_groups(groups: np.ndarray, num_folds: int) -> np.ndarray:
+def _blocks_of_time(times: np.ndarray, most: int) -> np.ndarray:
+    """Blocks of whole times with about as many rows each, numbered from the latest."""
+    found, counts = np.unique(times, return_counts=True)
+    number = min(most + 1, len(found))
+    step = np.arange(1, number)
+    ends = np.cumsum(counts)
+    first = np.searchsorted(ends - 0.5 * counts, len(times) * step / number)
+    # At least one time in each block.
+    first = np.maximum.accumulate(np.maximum(first, step) - step) + step
+    first = np.minimum(first, len(found) - number + step)
+    block = np.searchsorted(found[first], times, side="right")
+    return np.where(block == 0, NEVER, number - 1 - block)
+
+
+def _folds_of_groups(groups: np.ndarray, most: int) -> np.ndarray:
     """Each group in the fold that has the fewest rows so far, the largest groups first."""
     found, counts = np.unique(groups, return_counts=True)
-    if len(found) < num_folds:
-        refuse("groups", Shown(f"{len(found)} groups"), f"hold at least {num_folds} groups here")
-    sizes = np.zeros(num_folds)
+    number = min(most, len(found))
+    if number < 2:
+        return np.full(len(groups), NEVER)
+    sizes = np.zeros(number)
     fold_of_group = np.empty(len(found), int)
     for place in np.argsort(-counts, kind="stable"):
         fold_of_group[place] = np.argmin(sizes)
         sizes[fold_of_group[place]] += counts[place]
     return fold_of_group[np.searchsorted(found, groups)]
+
+
+def first_rows(y: np.ndarray, most: int, has_classes: bool) -> np.ndarray:
+    """The first rows, at most so many: of every class its share, and a few of a rare one."""
+    number = len(y)
+    if number <= most or not has_classes:
+        return np.arange(min(number, most))
+    _, label, counts = np.unique(y, return_inverse=True, return_counts=True)
+    order = np.argsort(label, kind="stable")
+    rank = np.empty(number)
+    rank[order] = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
+    late = np.where(rank < FEW, rank - FEW, (rank + 0.5) / counts[label])
+    return np.sort(np.argsort(late, kind="stable")[:most])
 
 
 def left_out(fold: np.ndarray, k: int, keys: Keys | None) -> np.ndarray:

@@ -15,11 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,36 +23,34 @@ import numpy as np
 
 from bayeslearn.data.scaling import Scaling
 from bayeslearn.errors import DivergenceError
-from bayeslearn.inference.chains import num_cores
-from bayeslearn.inference.context import MAIN
-from bayeslearn.inference.options import Checkpoint, FitEvent
+from bayeslearn.inference.options import Checkpoint
+from bayeslearn.progress import Progress
+from bayeslearn.results import metrics
 from bayeslearn.results.calibration import Calibrator
 from bayeslearn.results.calibration_maps import FactorMap
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.storage import folders
 from bayeslearn.tabular.candidates import (
+    ENSEMBLE,
+    MILE_NAME,
     PLAIN,
-    TOTAL_WORK,
+    USUAL_SECONDS,
     Candidate,
     Method,
+    allows_chains,
     method_for,
 )
+from bayeslearn.tabular.crew import Crew
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.scores import score
-from bayeslearn.tabular.trials import (
-    Problem,
-    Trial,
-    num_folds,
-    num_temperature_folds,
-    run_trial,
-)
+from bayeslearn.tabular.timing import MIN_SHARE, Callback, within_budget
+from bayeslearn.tabular.trials import Problem, Trial
 
 FILE = "selection"
 CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
 SMALL_GAIN = 0.02  # nats a row; a larger one is taken even if few rows leave it uncertain
 SMALL_SHARE = 0.05  # the same as a fraction of the plain network's log loss
-SELECTION_SHARE = 0.4  # of a budget
 
 
 class Selection(NamedTuple):
@@ -94,34 +88,47 @@ class Selection(NamedTuple):
         return cls(**stored | parts)
 
 
-def select(
-    problem: Problem,
-    budget: float | None,
-    callback: Callable[[FitEvent], object] | None,
-) -> Selection:
-    """Try candidates and choose; `budget` is in seconds."""
-    began = time.perf_counter()
+def select(problem: Problem, callback: Callback | None, progress: bool | None) -> Selection:
+    """Try candidates and choose."""
     first = Candidate(problem.hidden[0], problem.prior_scales[0], problem.noises[0])
+    if not problem.trial_rows().num_folds:
+        return unselected(problem, first)
     shapes = [
         first,
         *(first._replace(noise=noise) for noise in problem.noises[1:]),
         *(first._replace(hidden=hidden) for hidden in problem.hidden[1:]),
     ]
-    crew = _Crew(problem, callback, len(shapes) + len(problem.prior_scales) - 1)
-    trials = crew.run(shapes)
-    best = best_of(trials)
-    elapsed = time.perf_counter() - began
-    if best is not None and (budget is None or elapsed < SELECTION_SHARE * budget):
-        base = best.candidate
-        others = [scale for scale in problem.prior_scales if scale != base.prior_scale]
-        trials += crew.run([base._replace(prior_scale=scale) for scale in others])
-        best = best_of([best, *trials[len(shapes) :]])
-    if best is None:
-        raise DivergenceError(f"No candidate could be fitted. {crew.failures[0]}")
-    found = [trial for trial in trials if trial is not None]
-    if problem.is_classification:
-        best = crew.completed(best)
-    return choose(problem, best, found, crew.failures, budget, time.perf_counter() - began)
+    number = len(shapes) + len(problem.prior_scales) - 1
+    with Progress("auto", 1, progress) as bar:
+        crew = Crew(problem, problem.budget, callback, bar, number)
+        trials = crew.run(shapes)
+        best = best_of(trials)
+        if best is not None and crew.has_time():
+            base = best.candidate
+            others = [scale for scale in problem.prior_scales if scale != base.prior_scale]
+            scales = [base._replace(prior_scale=scale) for scale in others]
+            more = crew.run(scales, folds=len(best.folds))
+            trials, best = trials + more, best_of([best, *more])
+        notes = [f"{_described(candidate)} {why}" for candidate, why in crew.failures]
+        if best is None:
+            raise DivergenceError(f"No candidate could be fitted. {notes[0]}")
+        if problem.is_classification:
+            best = crew.completed(best)
+        found = [trial for trial in trials if trial is not None]
+        return choose(problem, best, found, notes, crew.elapsed)
+
+
+def unselected(problem: Problem, candidate: Candidate) -> Selection:
+    """The first candidate, where no row can be held out."""
+    work = problem.work(candidate)
+    name = MILE_NAME if allows_chains(work) else ENSEMBLE
+    note = (
+        f"auto: {name} with {_described(candidate)}, the first candidate. No others were tried: the"
+        " rows are of one group or time, or no class has two of them."
+    )
+    speed = 1.0 if problem.budget is None else problem.budget / USUAL_SECONDS
+    method = method_for(name, work, speed, problem.num_weights(candidate))
+    return Selection(candidate, method, [], {}, note)
 
 
 def best_of(trials: list[Trial | None]) -> Trial | None:
@@ -136,62 +143,11 @@ def best_of(trials: list[Trial | None]) -> Trial | None:
     return best
 
 
-class _Crew:
-    """Tries candidates side by side: most of their time is compiling."""
-
-    def __init__(
-        self, problem: Problem, callback: Callable[[FitEvent], object] | None, number: int
-    ):
-        self._problem, self._callback, self._number = problem, callback, number
-        self._count, self._is_stopped, self._lock = 0, False, threading.Lock()
-        self.failures: list[str] = []
-
-    def run(self, candidates: list[Candidate]) -> list[Trial | None]:
-        """The trials in order; None for one that failed."""
-        pool = ThreadPoolExecutor(min(len(candidates), num_cores()) or 1)
-        try:
-            return list(pool.map(self._one, candidates))
-        finally:
-            self._is_stopped = True
-            pool.shutdown(cancel_futures=True)
-            self._is_stopped = False
-
-    def _one(self, candidate: Candidate) -> Trial | None:
-        with self._lock:
-            self._count += 1
-            name = f"candidate {self._count} of {self._number}"
-        folds = range(num_folds(len(self._problem.rows.y)))
-        try:
-            return run_trial(self._problem, candidate, folds, partial(self._hear, name=name))
-        except DivergenceError as error:
-            self.failures.append(f"{_described(candidate)} failed: {error}")
-            return None
-
-    def completed(self, trial: Trial) -> Trial:
-        """The trial with more folds where a temperature needs more rows."""
-        folds = range(len(trial.folds), num_temperature_folds(len(self._problem.rows.y)))
-        if not folds:
-            return trial
-        hear = partial(self._hear, name="temperature")
-        try:
-            return trial.joined(run_trial(self._problem, trial.candidate, folds, hear))
-        except DivergenceError:
-            return trial
-
-    def _hear(self, event: FitEvent, name: str) -> bool:
-        with self._lock:
-            callback = self._callback
-            rest = event.phase.removeprefix(MAIN).removeprefix("/")
-            event = event._replace(phase=f"{name}/{rest}".rstrip("/"))
-            return self._is_stopped or (callback is not None and bool(callback(event)))
-
-
 def choose(
     problem: Problem,
     best: Trial,
     tried: list[Trial],
     failures: list[str],
-    budget: float | None,
     elapsed: float,
 ) -> Selection:
     """The method for the best candidate, and the length that the budget leaves for it."""
@@ -212,12 +168,15 @@ def choose(
             f" than the plain network by a standard error ({gain:.3f}, {error:.3f}): it is"
             " returned."
         )
-    speed = 1.0
-    work = problem.work(best.candidate)
-    if budget is not None and best.rate:
-        compiling = tried[0].seconds / 2
-        left = max(0.1 * budget, budget - elapsed - compiling)
-        speed = best.rate * left / TOTAL_WORK
+    work, num_weights = problem.work(best.candidate), problem.num_weights(best.candidate)
+    if problem.budget is None:
+        method = method_for(name, work, num_weights=num_weights)
+    else:
+        share = min(1.0, len(problem.trial_rows().rows.y) / len(problem.rows.y))
+        left = max(MIN_SHARE * problem.budget, problem.budget - elapsed)
+        method = within_budget(name, work, num_weights, best.costs, share, left)
+        if method.name != name:
+            note += f" The budget is too short for {name}: {method.name} is used."
     rows = [
         {
             **trial.candidate._asdict(),
@@ -229,25 +188,31 @@ def choose(
     ]
     return Selection(
         best.candidate,
-        method_for(name, work, speed),
+        method,
         rows,
         _all_scores(best, problem.y_scale),
         " ".join([note, *failures]),
-        best.temperatures.get(name),
+        best.temperatures.get(method.name),
         len(best.y),
     )
 
 
 def _all_scores(trial: Trial, y_scale: np.ndarray | None) -> dict[str, dict[str, float]]:
-    """Scores of every method with the chosen settings in units of y, averaged over folds."""
+    """Scores of every method with the chosen settings, averaged over folds.
+
+    In units of y; the RMSE of several columns, whose units differ, in those of their scaling.
+    """
     found: dict[str, dict[str, float]] = {}
     for name in trial.folds[0].predictives:
-        pairs = [(trial.predictive(fold, name), fold.rows.y) for fold in trial.folds]
+        scaled = pairs = [(trial.predictive(fold, name), fold.rows.y) for fold in trial.folds]
         if y_scale is not None:
             unit = Scaling(np.zeros_like(y_scale), y_scale)
             pairs = [(ScaledPredictive(q, unit), unit.undo(y)) for q, y in pairs]
         parts = [score(q, y, with_crps=False) for q, y in pairs]  # CRPS takes seconds to compile
         found[name] = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
+        if y_scale is not None and y_scale.ndim:
+            found[name]["rmse"] = float(np.mean([metrics.rmse(q, y) for q, y in scaled]))
+    found[PLAIN]["seconds"] = float(np.mean([fold.costs.member for fold in trial.folds]))
     return found
 
 

@@ -37,7 +37,7 @@ def check_likelihood(name: str, noise: object) -> None:
     if name not in (AUTO, GAUSSIAN, *LIKELIHOODS):
         known = ", ".join(map(repr, (AUTO, GAUSSIAN, *LIKELIHOODS)))
         refuse("likelihood", name, f"be one of {known}")
-    if name in LIKELIHOODS and noise != AUTO:
+    if name != GAUSSIAN and noise != AUTO:
         refuse("noise", noise, f'be "auto" with likelihood="{name}"')
 
 

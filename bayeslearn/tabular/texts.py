@@ -42,5 +42,6 @@ ATTRIBUTES = """
             log-likelihood of a plain network ("map"), of an "ensemble" and of "mile", in units of
             the scaled y, and seconds.
         baseline_: with method="auto", scores on out-of-fold rows of the plain network and the
-            other methods with the chosen settings.
+            other methods with the chosen settings, in units of y (the RMSE of several columns in
+            standard deviations), and the seconds of training the plain network.
 """

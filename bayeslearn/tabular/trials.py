@@ -27,19 +27,24 @@ from bayeslearn.results.posterior import Posterior
 from bayeslearn.tabular import folds as folding
 from bayeslearn.tabular.candidates import (
     ENSEMBLE,
+    HELD_OUT,
+    MAX_TRIAL_STEPS,
     MILE_NAME,
     PLAIN,
+    TRIAL_ROWS_WORK,
     Candidate,
     Method,
     Noise,
     PriorScale,
     allows_chains,
+    trial_steps,
 )
 from bayeslearn.tabular.temperature import best_temperature, log_prob_at
+from bayeslearn.tabular.timing import Costs, Stopwatch
 
-SHORT = Method(MILE_NAME, num_members=2, num_steps=3000)
-SELECTION_ROWS = 2048
-FOLDS = 5  # of which only the first few are held out in turn
+SHORT = Method(MILE_NAME, num_members=2, num_steps=MAX_TRIAL_STEPS)  # at most so long
+MIN_ROWS, SELECTION_ROWS = 256, 2048
+FOLDS = 5  # at most, of which only the first few are held out in turn
 TEMPERATURE_ROWS = 400
 
 
@@ -56,6 +61,36 @@ class Problem(NamedTuple):
     y_scale: np.ndarray | None  # the units of y, for the scores
     seed: int
     keys: folding.Keys | None = None  # groups or times of the rows
+    budget: float | None = None  # seconds
+
+    def num_weights(self, candidate: Candidate) -> float:
+        """Weights of a candidate's network."""
+        return self.work(candidate) / len(self.rows.y)
+
+    def trial_rows(self) -> TrialRows:
+        """The rows that candidates are tried on."""
+        y, has_classes = self.rows.y, self.is_classification
+        table = folding.KeyedRows(self.rows, self.keys)
+        first = Candidate(self.hidden[0], self.prior_scales[0], self.noises[0])
+        most = TRIAL_ROWS_WORK / max(
+            self.num_weights(first._replace(hidden=hidden)) for hidden in self.hidden
+        )
+        most = int(min(SELECTION_ROWS, max(MIN_ROWS, most)))
+        rows, keys = table.take(folding.first_rows(y, most, has_classes))
+        return TrialRows(rows, keys, folding.fold_of(rows.y, FOLDS, has_classes, keys))
+
+
+class TrialRows(NamedTuple):
+    """Rows that candidates are tried on."""
+
+    rows: Rows
+    keys: folding.Keys | None
+    fold: np.ndarray  # of each row
+
+    @property
+    def num_folds(self) -> int:
+        """How many folds there are; 0: the rows cannot be held out in turn."""
+        return int(self.fold.max()) + 1
 
 
 class FoldResult(NamedTuple):
@@ -64,7 +99,7 @@ class FoldResult(NamedTuple):
     rows: Rows
     predictives: dict[str, PredictiveBase]
     log_probs: dict[str, np.ndarray]  # of each row
-    rate: float  # rows times weights, a second
+    costs: Costs
 
 
 class Trial:
@@ -98,9 +133,9 @@ class Trial:
         return Trial(self.candidate, [*self.folds, *other.folds], seconds, has_classes)
 
     @property
-    def rate(self) -> float:
-        """Rows times weights that chains get through in a second."""
-        return max(fold.rate for fold in self.folds)
+    def costs(self) -> Costs:
+        """Of the first fold, the only one that compiles."""
+        return self.folds[0].costs
 
     def mean(self, name: str) -> float:
         """Log-likelihood of a row."""
@@ -134,23 +169,33 @@ def run_trial(
 ) -> Trial:
     """Fit a candidate without each of some folds in turn, and predict the fold."""
     began = time.perf_counter()
-    real = problem.rows.take(slice(SELECTION_ROWS))
+    real, keys, fold = problem.trial_rows()
     padded = pad_rows(real)
-    keys = None if problem.keys is None else problem.keys.take(slice(SELECTION_ROWS))
-    fold = folding.fold_of(real.y, FOLDS, problem.is_classification, keys)
     work = problem.work(candidate)
-    method = SHORT if allows_chains(work) else SHORT._replace(name=ENSEMBLE)
+    trial_work = problem.num_weights(candidate) * len(padded.y)
+    chain, training = trial_steps(trial_work * num_folds(len(problem.rows.y)), problem.budget)
+    name = MILE_NAME if allows_chains(work) else ENSEMBLE
+    method = SHORT._replace(name=name, num_steps=min(SHORT.num_steps, chain))
     results = []
     for k in folds:
         weight = padded.weight.copy()
         # As many rows for every fold: compiled once.
-        weight[: len(fold)][folding.left_out(fold, k, keys)] = 0.0
+        is_out = folding.left_out(fold, k, keys)
+        weight[: len(fold)][is_out] = 0.0
+        learned, validation = np.flatnonzero(~is_out), None
+        own_keys = None if keys is None else keys.take(learned)
+        if (is_held := folding.held_to_stop(own_keys, HELD_OUT)) is not None:
+            validation = tuple(pad_rows(real.take(learned[is_held])))
+            weight[learned[is_held]] = 0.0
+        watch = Stopwatch(callback)
         posterior = fit(
             problem.make_model(candidate),
             method.algorithm(),
             (padded.x, padded.y, weight),
             seed=problem.seed,
-            callback=callback,
+            validation=validation,
+            num_steps=training,
+            callback=watch,
             progress=False,
         )
         left_out = real.take(np.flatnonzero(fold == k))
@@ -158,8 +203,8 @@ def run_trial(
         members = [found.pop(name) for name in list(found) if name.startswith("member")]
         log_probs = {name: np.asarray(p.log_prob(left_out.y)) for name, p in found.items()}
         log_probs[PLAIN] = np.mean([p.log_prob(left_out.y) for p in members], axis=0)
-        rate = _rate(posterior, work * len(padded.y) / len(problem.rows.y))
-        results.append(FoldResult(left_out, found | {PLAIN: members[0]}, log_probs, rate))
+        costs = watch.costs(trial_work, method.num_members)
+        results.append(FoldResult(left_out, found | {PLAIN: members[0]}, log_probs, costs))
     seconds = time.perf_counter() - began
     return Trial(candidate, results, seconds, problem.is_classification)
 
@@ -186,9 +231,3 @@ def _predict(posterior: Posterior, rows: Rows) -> dict[str, PredictiveBase]:
         name: dataclasses.replace(posterior, family=part).predict(rows.x)
         for name, part in parts.items()
     }
-
-
-def _rate(posterior: Posterior, work: float) -> float:
-    """Rows times weights that chains get through in a second."""
-    phase = posterior.phases[-1]
-    return phase.num_gradients * work / max(phase.seconds, 1e-9)

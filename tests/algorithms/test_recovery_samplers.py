@@ -23,6 +23,9 @@ SAMPLERS = {
     "hmc-identity": bl.HMC(mass_matrix="identity", num_warmup=300, num_samples=6000),
     "hmc-dense": bl.HMC(mass_matrix="dense", num_warmup=300, num_samples=6000),
     "nuts": bl.NUTS(num_warmup=300, num_samples=3000),
+    "mams": bl.MAMS(num_warmup=1000, num_samples=5000),
+    # Its bias falls with the energy error: less than 1 % of a variance at 1e-4 (its page).
+    "mclmc": bl.MCLMC(num_warmup=2000, num_samples=4000, thin=10, energy_error=1e-5),
     "mh-full": bl.MetropolisHastings(num_warmup=2000, num_samples=3000),
     "mh-diagonal": bl.MetropolisHastings(num_warmup=2000, num_samples=3000, covariance="diagonal"),
 }
@@ -59,6 +62,15 @@ def test_sampler_recovers_the_posterior(drawn, problem):
     assert np.all(error < 4 * problem.std / np.sqrt(ess))
     cov = np.cov(flat, rowvar=False)
     assert np.linalg.norm(cov - problem.cov) < 0.1 * np.linalg.norm(problem.cov)
+
+
+def test_sampler_recovers_the_variances(drawn, problem):
+    """A variance from n effective draws has a relative standard error of sqrt(2 / n)."""
+    squares = (drawn - problem.mean) ** 2
+    error = np.sqrt(2 / effective(squares))
+    ratio = squares.mean(axis=(0, 1)) / np.diag(problem.cov)
+    assert np.all(np.abs(ratio - 1) < 4 * error)
+    assert error.max() < 0.023
 
 
 def test_the_tolerance_tells_a_mean_field_answer_apart(problem):

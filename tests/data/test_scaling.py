@@ -23,6 +23,30 @@ def test_few_values_and_constants_have_standard_scores(table):
     np.testing.assert_allclose(by_rank[:, 0], standard[:, 0], atol=0.3)  # Gaussian: nearly so
 
 
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e12])
+def test_other_values_of_a_constant_column_have_no_effect(value):
+    column = value * (1.0 + np.array([0.0, 1e-16, -1e-16, 0.0]))
+    scaling = RankScaling.of(np.stack([column, np.arange(4.0)], axis=1), np.ones(4))
+    scaled = scaling.apply(np.array([[value, 1.5], [value + 500.0, 1.5], [-3e9, 1.5]]))
+    np.testing.assert_array_equal(scaled[:, 0], 0.0)
+    np.testing.assert_allclose(scaling.undo(scaled)[0, 0], value, rtol=1e-15)
+
+
+@pytest.mark.parametrize("number", [8, 12, 40, 300])
+def test_ranks_of_gaussian_columns_are_left_out(number):
+    """One in twenty is not recognised: of 200, 10 +- 3.1, and more than 22 once in 10,000 seeds."""
+    columns = np.random.default_rng(0).normal(size=(number, 200))
+    weight = np.ones(number)
+    by_rank, standard = (cls.of(columns, weight) for cls in (RankScaling, Scaling))
+    new = columns + 4.0 * columns.std(axis=0)  # as linear beyond the rows
+    is_standard = np.all(np.isclose(by_rank.apply(new), standard.apply(new), atol=1e-9), axis=0)
+    assert np.sum(~is_standard) <= 22
+    if number == 300:
+        skewed = np.exp(columns)
+        ranks, plain = (cls.of(skewed, weight).apply(skewed) for cls in (RankScaling, Scaling))
+        assert np.all(ranks.max(axis=0) < plain.max(axis=0))
+
+
 def test_outliers_are_less_extreme_and_order_is_kept(table):
     scaling = RankScaling.of(table, np.ones(400))
     scaled = scaling.apply(table)
@@ -33,7 +57,7 @@ def test_outliers_are_less_extreme_and_order_is_kept(table):
 
 def test_undo_is_the_inverse_within_and_beyond_the_training_rows(table):
     scaling = RankScaling.of(table, np.ones(400))
-    beyond = np.concatenate([table, [[30.0, 1e4, 40.0, 9.0], [-30.0, -1e3, -40.0, 5.0]]])
+    beyond = np.concatenate([table, [[30.0, 1e4, 40.0, 7.0], [-30.0, -1e3, -40.0, 7.0]]])
     np.testing.assert_allclose(scaling.undo(scaling.apply(beyond)), beyond, rtol=1e-9, atol=1e-9)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bayeslearn as bl
-from bayeslearn.errors import ArgumentError
+from bayeslearn.errors import ArgumentError, DivergenceError
 from bayeslearn.families import Draws, Mixture, Point
+from bayeslearn.inference import composite, members
 from bayeslearn.inference.members import hold_out
 from bayeslearn.precision import inside_double_precision
 
@@ -45,6 +48,60 @@ def test_members_differ_and_the_predictive_is_their_mixture(ensemble, rows):
     assert np.std([np.mean(part) for part in densities]) > 1e-6
     mixed = jax.nn.logsumexp(jnp.asarray(densities), axis=0) - np.log(3)
     np.testing.assert_allclose(ensemble.predict(x).log_prob(y), mixed, atol=1e-6)
+
+
+def break_members(monkeypatch, errors):
+    """Training of some members raises an error, of the last one after the first has finished."""
+    has_finished = threading.Event()
+
+    def training(member, settings):
+        run = composite_training(member, settings)
+
+        def broken(here, params):
+            number = int(here.phase.rsplit(" ", 1)[1])
+            if number in errors:
+                assert number < 2 or 0 in errors or has_finished.wait(60.0)
+                raise errors[number]
+            result = run(here, params)
+            has_finished.set()
+            return result
+
+        return broken
+
+    composite_training = composite.training
+    monkeypatch.setattr(composite, "training", training)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_members_that_fail_are_dropped_and_named(cores, ensemble, model, rows, monkeypatch):
+    monkeypatch.setattr(members, "num_cores", lambda: cores)
+    break_members(monkeypatch, {0: DivergenceError("It was lost."), 2: DivergenceError("So too.")})
+    algorithm = bl.Ensemble(num_members=3)
+    found = bl.fit(model, algorithm, rows, seed=0, num_steps=60)
+    assert len(found.family.members) == 1
+    same_bits(found.family.members[0], ensemble.family.members[1])
+    notes = [note for note in found.notes if "dropped" in note]
+    assert notes == ["Member 0 was dropped: It was lost.", "Member 2 was dropped: So too."]
+    break_members(monkeypatch, {1: DivergenceError("At last.")})
+    with pytest.raises(DivergenceError, match="No member of the ensemble could be trained"):
+        bl.fit(model, algorithm, rows, seed=0, num_steps=60)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_an_interrupt_keeps_the_members_that_have_finished(
+    cores, ensemble, model, rows, monkeypatch
+):
+    monkeypatch.setattr(members, "num_cores", lambda: cores)
+    break_members(monkeypatch, {2: KeyboardInterrupt()})
+    found = bl.fit(model, bl.Ensemble(num_members=3), rows, seed=0, num_steps=60)
+    kept = len(found.family.members)
+    assert kept in ((2,) if cores == 1 else (1, 2))  # side by side, one may be on its way
+    same_bits(found.family.members[0], ensemble.family.members[0])
+    assert f"Interrupted: {kept} of 3 members are kept." in found.notes
+    break_members(monkeypatch, {0: KeyboardInterrupt()})
+    if cores == 1:
+        with pytest.raises(KeyboardInterrupt):
+            bl.fit(model, bl.Ensemble(num_members=3), rows, seed=0, num_steps=60)
 
 
 def test_a_member_does_not_depend_on_how_many_there_are(ensemble, model, rows):

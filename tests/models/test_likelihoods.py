@@ -405,10 +405,10 @@ def test_noise_of_rounded_numbers_is_at_least_the_rounding_error(kind, x64):
     np.testing.assert_allclose(np.exp(bound.log_std(lowest)), least, rtol=1e-6)
     one, _ = kind(1e-3).bind(y[:, 0], weight=np.ones(60))
     np.testing.assert_allclose(np.exp(one.log_std(lowest[1:3]))[0], least[0], rtol=1e-6)
-    # Rows that do not count, and twice as many rows or weights of two, change nothing.
+    # Rows that do not count, twice as many rows and other weights change nothing.
     aside = np.concatenate([y, [[3.1, 0.0]]]), np.append(np.ones(60), 0.0)
     twice = np.concatenate([y, y]), np.ones(120)
-    for other in (aside, twice, (y, np.full(60, 2.0))):
+    for other in (aside, twice, (y, np.full(60, 2.0)), (y, np.full(60, 1 / 60))):
         again, _ = kind(1e-3).bind(*other)
         np.testing.assert_allclose(again.min_scale[0], bound.min_scale[0], rtol=1e-12)
     assert kind().bind(y)[0].min_scale is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +32,8 @@ def bound_and_scipy(raw, location=0.4):
 def test_density_moments_and_distribution_function(raw, x64):
     bound, exact = bound_and_scipy(raw)
     outputs, y = jnp.array([0.4, raw]), jnp.array([1.3])
-    np.testing.assert_allclose(bound.log_prob(outputs, y, {}), exact.logpdf(1.3 + SHIFT), rtol=1e-9)
+    expected = exact.logpdf(1.3 + SHIFT) + np.log(0.9)  # 1 in 2 (4 + 1) is kept for what is smaller
+    np.testing.assert_allclose(bound.log_prob(outputs, y, {}), expected, rtol=1e-9)
     np.testing.assert_allclose(bound.mean(outputs, {}), [exact.mean() - SHIFT], rtol=1e-9)
     np.testing.assert_allclose(bound.variance(outputs, {}), [exact.var()], rtol=1e-9)
     np.testing.assert_allclose(bound.cdf(outputs, y, {}), [exact.cdf(1.3 + SHIFT)], atol=1e-12)
@@ -39,8 +42,38 @@ def test_density_moments_and_distribution_function(raw, x64):
     np.testing.assert_allclose(bound.log_std_slope(outputs), [slope], rtol=1e-9)
 
 
+@pytest.mark.parametrize("raw", [-30.0, 0.0])
+def test_a_number_below_all_rows_has_a_density(raw, x64):
+    """The density integrates to one, also below zero, and its gradient is finite."""
+    bound, exact = bound_and_scipy(raw)
+    outputs = jnp.array([0.4, raw])
+
+    def density(y):
+        return np.exp(jax.vmap(lambda one: bound.log_prob(outputs, one[None], {}))(jnp.asarray(y)))
+
+    scale = Y.std()
+    below = np.linspace(0.3 - 40 * scale, 0.3, 400_001)[:-1]
+    share = np.trapezoid(density(below), below) - 0.9 * exact.cdf(0.3 + SHIFT)
+    np.testing.assert_allclose(share, 0.1, atol=1e-4)
+    zero = jnp.array([-SHIFT - 1e-3])
+    expected = np.log(0.1 / scale) - (0.3 - zero[0]) / scale
+    np.testing.assert_allclose(bound.log_prob(outputs, zero, {}), expected, rtol=1e-9)
+    assert jnp.all(jnp.isfinite(jax.grad(lambda o: bound.log_prob(o, zero, {}))(outputs)))
+
+
+def test_a_single_zero_does_not_destroy_the_log_likelihood():
+    x, y = problems.wiggle()
+    y = np.exp(2.0 * y)
+    settings = {"method": "map", "noise": "log-normal", "hidden": (8,), "num_steps": 400}
+    regressor = bl.BayesianNNRegressor(**settings, random_state=0).fit(x, y)
+    costs = -regressor.log_prob(x[:3], np.array([0.0, -0.1 * y.std(), 1e-9]))
+    n, most = len(y), y.min() / y.std() + 0.1
+    np.testing.assert_array_less(costs, np.log(2 * (n + 1) * y.std()) + most + 1e-5)
+
+
 def test_information_is_the_expected_curvature(x64):
     bound, exact = bound_and_scipy(0.5)
+    bound = dataclasses.replace(bound, unseen=None)  # no row that it is learned from is smaller
     levels, weights = np.polynomial.legendre.leggauss(400)
     y = jnp.asarray(exact.ppf(0.5 + 0.5 * levels) - SHIFT)
     outputs = jnp.array([0.4, 0.5])

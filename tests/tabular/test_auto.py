@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn import progress
 from bayeslearn.data.rows import Rows
-from bayeslearn.errors import ArgumentError
+from bayeslearn.errors import ArgumentError, DivergenceError, OutOfMemoryError
 from bayeslearn.families import Mixture
-from bayeslearn.tabular import candidates, selection, trials
+from bayeslearn.progress import Progress
+from bayeslearn.tabular import candidates, crew, selection, timing, trials
 from bayeslearn.tabular.candidates import Candidate, Method, method_for
 from bayeslearn.tabular.selection import Selection
 from bayeslearn.tabular.temperature import best_temperature, log_prob_at
+from bayeslearn.tabular.timing import Costs, Deadline, within_budget
 from bayeslearn.tabular.trials import FoldResult, Problem, Trial
 
 
@@ -22,10 +26,10 @@ from bayeslearn.tabular.trials import FoldResult, Problem, Trial
 def short():
     """Two members, chains of a hundredth of their length, one fold."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(selection, "method_for", lambda name, *_: Method(name, 2, 100))
+    patch.setattr(selection, "method_for", lambda name, *_, **__: Method(name, 2, 100))
     patch.setattr(trials, "SHORT", Method("mile", 2, 100))
-    patch.setattr(selection, "num_folds", lambda rows: 1)
-    patch.setattr(selection, "num_temperature_folds", lambda rows: 2)
+    patch.setattr(crew, "num_folds", lambda rows: 1)
+    patch.setattr(crew, "num_temperature_folds", lambda rows: 2)
     yield
     patch.undo()
 
@@ -56,6 +60,7 @@ def test_a_default_fit_says_what_was_tried_and_chosen(fitted, table):
     assert regressor.chosen_["method"] in ("mile", "ensemble")
     assert {"rmse", "log_likelihood", "coverage90"} <= set(regressor.baseline_["map"])
     assert 0.5 < regressor.baseline_["map"]["rmse"] < y.std()  # in units of y
+    assert 0.0 <= regressor.baseline_["map"]["seconds"] < regressor.posterior_.wall_time
     assert regressor.posterior_.notes[0].startswith("auto: ")
     assert {event.phase.split("/")[0] for event in events} >= {"candidate 1 of 2", "main"}
     assert regressor.score(x[90:], y[90:]) > 0.5
@@ -69,6 +74,19 @@ def test_the_same_seed_chooses_and_predicts_the_same(fitted, table):
     np.testing.assert_array_equal(again.predict(x[90:]), regressor.predict(x[90:]))
 
 
+def test_the_rmse_of_several_columns_does_not_depend_on_their_units(short, table):
+    x, y = table
+    found = []
+    for scale in (1.0, 1000.0):
+        both = np.stack([y, scale * x[:, 0] * x[:, 1]], axis=1)
+        settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
+        regressor = bl.BayesianNNRegressor(**settings).fit(x[:60], both[:60])
+        found.append(regressor.baseline_["map"]["rmse"])
+        assert regressor.predict(x[60:]).shape == (60, 2)
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert 0.1 < found[0] < 1.5
+
+
 def test_saved_and_loaded(fitted, table, tmp_path):
     regressor, _ = fitted
     x, _ = table
@@ -77,6 +95,43 @@ def test_saved_and_loaded(fitted, table, tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), regressor.predict(x))
     assert loaded.chosen_["method"] == regressor.chosen_["method"]
     assert len(loaded.candidates_) == len(regressor.candidates_)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 10])
+def test_few_rows_are_fitted(short, number, monkeypatch):
+    monkeypatch.setattr(crew, "num_folds", trials.num_folds)
+    x = np.linspace(0.0, 1.0, number)[:, None]
+    settings = {"hidden": (), "num_steps": 100, "random_state": 0}
+    regressor = bl.BayesianNNRegressor(**settings, noise="learned").fit(x, 5.0 + x[:, 0])
+    mean, std = regressor.predict([[0.5]], return_std=True)
+    assert abs(mean[0] - 5.5) < 0.5
+    assert 0.0 < std[0] < 3.0
+    labels = np.arange(number) % 2
+    classifier = bl.BayesianNNClassifier(**settings).fit(x, labels)
+    assert np.all(np.abs(classifier.predict_proba([[0.5]]) - 0.5) < 0.45)
+    assert (number < 3) == (not classifier.candidates_)  # a row of each class
+
+
+@pytest.mark.parametrize("keys", [{"groups": np.zeros(4)}, {"time_order": np.zeros(4)}])
+def test_rows_that_cannot_be_held_out_have_the_first_candidate(short, keys):
+    x = np.linspace(0.0, 1.0, 4)[:, None]
+    settings = {"num_steps": 100, "random_state": 0}
+    regressor = bl.BayesianNNRegressor(**settings).fit(x, x[:, 0], **keys)
+    assert (regressor.chosen_["hidden"], regressor.chosen_["noise"]) == ((), "student-t")
+    assert "No others were tried" in regressor.posterior_.notes[0]
+    assert regressor.candidates_ == []
+    assert regressor.baseline_ == {}
+    classifier = bl.BayesianNNClassifier(**settings).fit(x, [0, 1, 2, 3])
+    assert "No others were tried" in classifier.posterior_.notes[0]
+    assert classifier.score(x, [0, 1, 2, 3]) >= 0.5
+
+
+def test_the_plain_network_has_its_own_name(short, monkeypatch):
+    monkeypatch.setattr(selection, "SMALL_GAIN", np.inf)
+    monkeypatch.setattr(Trial, "gain_over", lambda *_: (0.0, 1.0))
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
+    assert bl.BayesianNNRegressor(**settings).fit(x, x[:, 0]).chosen_["method"] == "map"
 
 
 def test_classes_and_an_ensemble(short, monkeypatch):
@@ -108,7 +163,7 @@ def trial(has_classes=False, **log_probs):
     rows = Rows(np.zeros((100, 1)), np.zeros(100, int), np.ones(100))
     probs = {name: np.exp(np.stack([v, v], axis=1)) for name, v in log_probs.items()}
     predictives = {name: SimpleNamespace(probs=value) for name, value in probs.items()}
-    fold = FoldResult(rows, predictives, dict(log_probs), 1.0)
+    fold = FoldResult(rows, predictives, dict(log_probs), Costs(1.0))
     return Trial(Candidate((4,), 3.0), [fold], 1.0, has_classes)
 
 
@@ -132,6 +187,23 @@ def test_chains_are_preferred_unless_the_ensemble_is_clearly_better():
     assert trial(ensemble=away).best == "ensemble"
 
 
+def test_noise_does_not_collapse_where_half_of_the_rows_are_zero():
+    """The noise of the first candidate, beside the constant one and the plain network."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1200, 3))
+    y = np.maximum(0.0, 2.0 * np.sin(x[:, 0]) + x[:, 1] - 0.2 + 0.5 * rng.normal(size=1200))
+    assert 0.4 < np.mean(y == 0) < 0.6
+    found = {}
+    for noise in ("student-t", "learned"):
+        method = bl.Ensemble(num_members=2, validation_fraction=0.15)
+        settings = {"hidden": (16,), "method": method, "num_steps": 1500, "random_state": 0}
+        regressor = bl.BayesianNNRegressor(**settings, noise=noise).fit(x[:600], y[:600])
+        rmse = np.sqrt(np.mean((regressor.predict(x[600:]) - y[600:]) ** 2))
+        found[noise] = regressor.log_likelihood(x[600:], y[600:]), rmse
+    assert found["student-t"][0] > found["learned"][0] - 0.05
+    assert found["student-t"][1] < 1.03 * found["learned"][1]
+
+
 def test_tiny_tables_begin_with_a_linear_model():
     assert candidates.network_sizes(60, False)[0] == ()
     assert () not in candidates.network_sizes(60, False)[1:]
@@ -142,12 +214,13 @@ def test_the_plain_network_is_returned_where_nothing_is_better(monkeypatch):
     monkeypatch.setattr(selection, "_all_scores", lambda *_: {})
     rng = np.random.default_rng(3)
     noise = rng.normal(size=100)
-    problem = Problem(None, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0)
+    rows = Rows(np.zeros((100, 1)), np.zeros(100), np.ones(100))
+    problem = Problem(rows, True, ((4,),), (3.0,), (None,), None, lambda candidate: 1e4, None, 0)
 
     def chosen(gain):
         away = gain + noise - noise.mean()
         values = {"map": np.zeros(100) - 1, "mile": away - 1, "ensemble": noise - 9}
-        return selection.choose(problem, (best := trial(**values)), [best], [], None, 1.0)
+        return selection.choose(problem, (best := trial(**values)), [best], [], 1.0)
 
     assert chosen(0.01).method.name == "map"
     assert "it is returned" in chosen(0.01).note
@@ -185,6 +258,127 @@ def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():
     kept = algorithm.sampler.num_samples * algorithm.num_members
     assert kept <= 1000
     assert algorithm.sampler.num_warmup == small.num_steps // 2
+
+
+def test_trials_are_shorter_where_they_are_more_work():
+    assert candidates.trial_steps(1e5, None) == (3000, "auto")
+    chain, training = candidates.trial_steps(2e7, None)
+    assert 4 * 2e7 * chain <= candidates.TRIAL_WORK
+    assert 2 * 2e7 * training <= candidates.TRIAL_WORK
+    assert candidates.trial_steps(1e9, None) == (500, 500)
+    assert candidates.trial_steps(1e7, 30.0)[0] == pytest.approx(
+        candidates.trial_steps(1e7, None)[0] / 2, abs=1
+    )
+
+
+def test_trials_of_wide_tables_have_fewer_rows():
+    rows = Rows(np.zeros((3000, 1)), np.zeros(3000), np.ones(3000))
+
+    def number(num_weights):
+        work = lambda candidate: 3000.0 * num_weights  # noqa: E731
+        return len(
+            Problem(rows, False, ((4,),), (3.0,), (None,), None, work, None, 0).trial_rows()[0].y
+        )
+
+    assert [number(n) for n in (1e3, 1e5, 1e7)] == [2048, 1000, 256]
+
+
+def test_draws_of_wide_networks_fit_into_memory():
+    for num_weights in (1e3, 3e5, 1e7):
+        method = method_for("mile", 1e7, 1.0, num_weights)
+        algorithm = method.algorithm()
+        drawn = algorithm.num_members * algorithm.sampler.num_samples
+        assert drawn * num_weights <= max(candidates.MAX_DRAWN, method.num_members * num_weights)
+
+
+@pytest.mark.parametrize("rate", [1e7, 1e9, 1e11])
+@pytest.mark.parametrize("left", [3.0, 30.0, 300.0])
+def test_a_fit_within_a_budget_is_as_long_as_it_allows(rate, left, monkeypatch):
+    monkeypatch.setattr(timing, "num_cores", lambda: 2)
+    costs = Costs(rate, member=2.0, compiling=4.0)
+    method = within_budget("mile", 1e6, 1e3, costs, 0.8, left)
+    training = method.num_members * 2.0 / 0.8 / 2
+    sampling = 2 * method.num_members * method.num_steps * 1e6 / rate
+    assert method.num_members == 2 or training <= 0.5 * max(left - 4.0, 0.0)
+    assert sampling <= max(left - 4.0, 0.0) + 1e-9
+    if method.name == "ensemble":
+        assert 2 * method.num_members * 500 * 1e6 / rate > left - 4.0 - training
+    elif method.num_steps < 16000:
+        assert sampling + training == pytest.approx(left - 4.0, rel=0.01)
+
+
+def test_members_have_equal_parts_of_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    deadline = Deadline(Method("mile", 4, 1000), 80.0, 2, None)
+
+    def stops(phase, at):
+        now[0] = at
+        return deadline(bl.FitEvent("map", 1, 10, {}, phase))
+
+    assert [stops("main/member 1", at) for at in (19.0, 21.0)] == [False, True]
+    assert [stops("main/member 2/warm start", at) for at in (39.0, 41.0)] == [False, True]
+    assert [stops("main", at) for at in (79.0, 81.0)] == [False, True]
+
+
+def test_a_search_ends_between_folds_and_candidates_where_the_budget_does(monkeypatch):
+    ran = []
+    now = [0.0]
+    monkeypatch.setattr(crew, "num_cores", lambda: 1)
+    monkeypatch.setattr(crew, "num_folds", trials.num_folds)
+    monkeypatch.setattr(crew.time, "perf_counter", lambda: now[0])
+
+    def run_trial(problem, candidate, folds, callback):
+        ran.append((candidate.hidden, *folds))
+        now[0] += 3.0
+        made = trial(mile=np.zeros(100), ensemble=np.zeros(100))
+        made.seconds = 3.0
+        return made
+
+    monkeypatch.setattr(crew, "run_trial", run_trial)
+    rows = Rows(np.zeros((100, 1)), np.zeros(100), np.ones(100))
+    problem = Problem(rows, False, ((4,),), (3.0,), (None,), None, lambda _: 1e4, None, 0)
+    tried = [Candidate((n,), 3.0) for n in (1, 2, 3)]
+    with Progress("auto", 1, False) as bar:
+        for budget, expected in (
+            (1.0, [((1,), 0)]),
+            (20.0, [((1,), 0), ((2,), 0)]),
+            (50.0, [((n,), k) for k in (0, 1) for n in (1, 2, 3)]),
+        ):
+            ran.clear()
+            now[0] = 0.0
+            found = crew.Crew(problem, budget, None, bar, 3)
+            trials_found = found.run(tried)
+            assert ran == expected
+            assert trials_found[0] is not None
+            assert all("not tried" in why for _, why in found.failures)
+            assert len(found.failures) == sum(one is None for one in trials_found)
+
+
+def test_candidates_that_fail_are_named_in_order(monkeypatch):
+    def run_trial(problem, candidate, folds, callback):
+        if candidate.hidden[0] == 3:
+            return trial(mile=np.zeros(100), ensemble=np.zeros(100))
+        time.sleep(0.2 / candidate.hidden[0])
+        raise (DivergenceError if candidate.hidden[0] == 1 else OutOfMemoryError)("It was lost.")
+
+    monkeypatch.setattr(crew, "run_trial", run_trial)
+    rows = Rows(np.zeros((100, 1)), np.zeros(100), np.ones(100))
+    problem = Problem(rows, False, ((4,),), (3.0,), (None,), None, lambda _: 1e4, None, 0)
+    with Progress("auto", 1, False) as bar:
+        found = crew.Crew(problem, None, None, bar, 3)
+        results = found.run([Candidate((n,), 3.0) for n in (1, 2, 3)])
+    assert [one is None for one in results] == [True, True, False]
+    assert [candidate.hidden for candidate, _ in found.failures] == [(1,), (2,)]
+
+
+def test_progress_names_the_candidate_and_its_phase(short, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(progress._Heartbeat, "last_line", None)
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
+    bl.BayesianNNRegressor(**settings, progress=True).fit(x, x[:, 0])
+    assert "map, candidate 1 of 1, member" in capsys.readouterr().err
 
 
 def test_small_tables_are_held_out_in_more_folds():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.data import scaling
 from bayeslearn.data.rows import Rows
 from bayeslearn.errors import ArgumentError
-from bayeslearn.tabular import folds, trials
+from bayeslearn.tabular import base, folds, trials
 from bayeslearn.tabular.folds import KeyedRows, Keys
 
 EXACT = {"hidden": (), "method": "conjugate", "random_state": 0}
@@ -88,9 +89,59 @@ def test_refusals(groups, time_order, message):
         folds.hold_out(keyed(np.zeros(4), folds.keys_of(groups, time_order, 4)), 0.5, False, "f")
 
 
-def test_few_groups_are_refused():
-    with pytest.raises(ArgumentError, match="at least 5 groups here, got 2 groups"):
-        folds.fold_of(np.zeros(4), 5, False, Keys(False, np.array([0, 1, 0, 1])))
+@pytest.mark.parametrize("has_classes", [False, True])
+@pytest.mark.parametrize("number", range(1, 11))
+def test_no_fold_of_few_rows_is_empty(number, has_classes):
+    y = np.arange(number) % 2 if has_classes else np.arange(float(number))
+    fold = folds.fold_of(y, 5, has_classes, None)
+    fewest = 4 if has_classes else 2  # of a class with one row none is left to learn from
+    sizes = np.bincount(fold[fold >= 0], minlength=1)
+    assert np.all(sizes > 0) == (number >= fewest - has_classes)
+    if number >= fewest:
+        assert len(sizes) == min(5, number)
+        assert sizes.sum() == number
+    if has_classes and np.all(sizes > 0):
+        for k in range(len(sizes)):
+            assert set(y[fold != k]) == set(y)
+
+
+@pytest.mark.parametrize("is_time", [False, True])
+@pytest.mark.parametrize("counts", [[7], [10, 10], [10, 10, 2000], [2000, 10, 10], [3, 1, 1, 4]])
+def test_few_groups_or_times_make_as_many_folds_as_they_can(counts, is_time):
+    values = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    keys = Keys(is_time, values)
+    fold = folds.fold_of(np.zeros(len(values)), 5, False, keys)
+    number = len(counts) - is_time
+    if len(counts) == 1:
+        assert np.all(fold == folds.NEVER)
+        return
+    assert np.all(np.bincount(fold[fold >= 0], minlength=number) > 0)
+    assert fold.max() == number - 1
+    for k in range(number):
+        learned = ~folds.left_out(fold, k, keys)
+        assert np.any(learned)
+        assert not set(values[learned]) & set(values[fold == k])
+        assert not is_time or values[learned].max() < values[fold == k].min()
+
+
+def test_blocks_of_time_have_about_as_many_rows():
+    counts = np.array([1, 1, 1, 50, 1, 1, 30, 30, 30, 20, 40, 1, 1])
+    keys = Keys(True, np.repeat(np.arange(len(counts)), counts))
+    sizes = np.bincount(folds.fold_of(np.zeros(counts.sum()), 5, False, keys) + 1)
+    assert len(sizes) == 6
+    # Each end of a block is at most half a time from where it should be.
+    assert np.all(np.abs(sizes - counts.sum() / 6) <= counts.max())
+
+
+def test_some_rows_hold_every_class():
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [6000, 1990, 7, 3]))
+    index = folds.first_rows(labels, 500, True)
+    assert len(set(index)) == len(index) == 500
+    counts = np.bincount(labels[index])
+    assert counts[2:].tolist() == [5, 3]  # 0.4 and 0.2 by their share
+    assert abs(counts[0] - 0.75 * 492) <= 3
+    assert np.array_equal(folds.first_rows(labels, 500, False), np.arange(500))
+    assert np.array_equal(folds.first_rows(labels[:90], 500, True), np.arange(90))
 
 
 def test_estimators_calibrate_on_whole_groups_and_on_the_latest_rows():
@@ -146,3 +197,68 @@ def test_candidates_are_scored_on_whole_groups_and_on_the_latest_rows(
     trial = trials.run_trial(problem, trials.Candidate((2,), 1.0, "learned"), range(1), None)
     scored = np.flatnonzero(np.isin(x, trial.folds[0].rows.x))
     np.testing.assert_array_equal(scored, expected)
+
+
+class Called(Exception):
+    """`fit` was called."""
+
+
+@pytest.fixture
+def fit_calls(monkeypatch):
+    """What `fit` is called with, in place of fits."""
+    calls = []
+
+    def fit(model, algorithm, data, *, validation, **options):
+        calls.append((data, validation))
+        raise Called
+
+    monkeypatch.setattr(trials, "fit", fit)
+    monkeypatch.setattr(base, "fit", fit)
+    return calls
+
+
+KEYED = {"groups": {"groups": np.arange(60) // 6}, "time_order": {"time_order": np.arange(60) // 6}}
+
+
+def check_held_out(data, validation, name):
+    """Groups of six rows, or the latest rows, decide when members stop."""
+    trained, stopping = (
+        np.round(part[0][part[2] > 0, -1] * 60).astype(int) // 6 for part in (data, validation)
+    )
+    assert not set(trained) & set(stopping)
+    assert len(stopping) in (6, 12)
+    assert name == "groups" or trained.max() < stopping.min()
+    return len(trained) + len(stopping)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_members_of_candidates_stop_by_whole_groups_and_the_latest_rows(name, fit_calls):
+    order = np.random.default_rng(0).permutation(60)
+    x = np.arange(60.0)[order, None] / 60
+    keys = folds.keys_of(**{"groups": None, "time_order": None} | KEYED[name], num_rows=60)
+    problem = trials.Problem(
+        *(Rows(x, x[:, 0], np.ones(60)), False, ((2,),), (1.0,), ("learned",)),
+        *(lambda _: None, lambda _: 1e9, np.ones(()), 0, keys.take(order)),
+    )
+    with pytest.raises(Called):
+        trials.run_trial(problem, trials.Candidate((2,), 1.0, "learned"), range(1), None)
+    ((data, validation),) = fit_calls
+    assert check_held_out(data, validation, name) == 48  # a fold of two groups, or times, is out
+
+
+@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("method", ["mile", bl.Ensemble(validation_fraction=0.15)])
+def test_members_stop_by_whole_groups_and_the_latest_rows(name, method, fit_calls, monkeypatch):
+    monkeypatch.setattr(scaling.RankScaling, "apply", lambda self, x: x)
+    x = np.arange(60.0)[:, None] / 60
+    with pytest.raises(Called):
+        bl.BayesianNNRegressor(method=method, random_state=0).fit(x, x[:, 0], **KEYED[name])
+    ((data, validation),) = fit_calls
+    assert check_held_out(data, validation, name) == 60
+
+
+def test_members_stop_by_any_rows_where_there_is_one_group(fit_calls):
+    x = np.arange(60.0)[:, None]
+    with pytest.raises(Called):
+        bl.BayesianNNRegressor(method="mile", random_state=0).fit(x, x[:, 0], groups=np.ones(60))
+    assert fit_calls[0][1] is None

@@ -114,6 +114,7 @@ def test_real_numbers_are_as_before():
     [
         ({"likelihood": "weird"}, "`likelihood` must be one of 'auto', 'gaussian', 'log-normal'"),
         ({"likelihood": "gamma", "noise": "learned"}, '`noise` must be "auto" with likelihood='),
+        ({"likelihood": "auto", "noise": 0.5}, '`noise` must be "auto" with likelihood="auto"'),
         ({"likelihood": "gamma"}, "`y` must hold only positive numbers"),
     ],
 )

@@ -77,21 +77,27 @@ def column_scale(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndar
     return np.where(std > 0, std, 1.0)
 
 
+def num_observed(table: np.ndarray, weight: np.ndarray | None = None) -> float:
+    """How many observations the rows stand for: at least one each, however small its weight."""
+    return float(len(table) if weight is None else max(np.sum(weight), np.sum(weight > 0)))
+
+
 def rounding_error(table: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
     """Standard deviation that rounding adds to each column; 0 for one that is not rounded.
 
     A column is rounded if its values occur twice or more on average, to their smallest difference.
     """
-    weight = np.ones(len(table)) if weight is None else weight
+    number = num_observed(table, weight)
+    counted = table if weight is None else table[weight > 0]
 
     def one(column: np.ndarray) -> float:
-        values = np.unique(column[weight > 0])
-        if len(values) < 2 or np.sum(weight) < max(2 * len(values), ROUNDED_ROWS):
+        values = np.unique(column)
+        if len(values) < 2 or number < max(2 * len(values), ROUNDED_ROWS):
             return 0.0
         gaps = np.diff(values)
         return float(np.min(gaps[gaps > SAME_VALUE * np.ptp(values)]) / np.sqrt(12.0))
 
-    return np.array([one(column) for column in table.T])
+    return np.array([one(column) for column in counted.T])
 
 
 def check_spd(argument: str, value: ArrayLike, remedy: str = "") -> None:

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn.models.likelihoods.base import Params
-from bayeslearn.models.likelihoods.checks import as_positive, as_table, column_scale
+from bayeslearn.models.likelihoods.checks import (
+    as_positive,
+    as_table,
+    column_scale,
+    num_observed,
+)
 from bayeslearn.models.likelihoods.gaussian import ScaledByInput
 from bayeslearn.numerics import LOG_2PI
 from bayeslearn.tree import Array
@@ -26,21 +31,33 @@ class HeteroscedasticLogNormal(ScaledByInput):
     scale stays below twice the standard deviation of log(y + shift), so that the mean of y is
     finite far from the data too. With `shift` = mean / sd it is the likelihood of a standardised
     positive y. Aleatoric uncertainty is the variance of y.
+
+    Rows to predict may hold what these n rows do not, such as a zero, which a log-normal density
+    rules out. With probability 1 / (2 (n + 1)) (Krichevsky and Trofimov's estimate for what was not
+    seen in n rows) y is below their smallest, by an exponential distance with a mean of sd(y). This
+    is part of the density alone: means, intervals, draws and curvature neglect it.
     """
 
     shift: float | Array = 0.0
     location: Array | None = eqx.field(default=None, kw_only=True)  # mean of log(y + shift)
+    smallest: Array | None = eqx.field(default=None, kw_only=True)  # y of the rows
+    scale: Array | None = eqx.field(default=None, kw_only=True)  # sd(y)
+    unseen: Array | None = eqx.field(default=None, kw_only=True)  # probability of a smaller y
 
     def bind(self, y: np.ndarray, weight: np.ndarray | None = None) -> tuple[Self, np.ndarray]:
         """The likelihood with mean and scale of log(y + shift), and y as (rows, columns)."""
         table = as_table(y)[0]
         logs = np.log(as_positive(table + np.asarray(self.shift)))
+        counted = table if weight is None else table[weight > 0]
         bound = type(self)(
             self.min_scale,
             self.shift,
             columns=table.shape[1],
             center=jnp.asarray(np.log(column_scale(logs, weight)), jnp.float64),
             location=jnp.asarray(np.average(logs, axis=0, weights=weight), jnp.float64),
+            smallest=jnp.asarray(counted.min(axis=0), jnp.float64),
+            scale=jnp.asarray(column_scale(table, weight), jnp.float64),
+            unseen=jnp.asarray(0.5 / (1.0 + num_observed(table, weight)), jnp.float64),
             is_vector=np.ndim(y) == 1,
         )
         return bound, table
@@ -59,7 +76,10 @@ class HeteroscedasticLogNormal(ScaledByInput):
         return jnp.reshape(jnp.asarray(self.center, raw.dtype), raw.shape) + np.log(MAX_SCALE)
 
     def log_prob(self, outputs: Array, y: Array, params: Params) -> Array:
-        """log N(log(y + shift); location, std^2) - log(y + shift), summed over columns."""
+        """log N(log(y + shift); location, std^2) - log(y + shift), summed over columns.
+
+        Below the smallest row it has a second part, which keeps it from -infinity.
+        """
         half = len(outputs) // 2
         raw, scale = outputs[:half], outputs[half:]
         log_y = self._log(y, outputs)
@@ -68,7 +88,22 @@ class HeteroscedasticLogNormal(ScaledByInput):
         log_std = self.bounded(scale)
         z = (log_y - self._location(raw)) * jnp.exp(-log_std)
         terms = -0.5 * z**2 - log_std - 0.5 * LOG_2PI - log_y
+        terms = self._with_smaller(terms, jnp.reshape(y, terms.shape))
         return jnp.sum(self.weighted(terms, log_std))
+
+    def _with_smaller(self, terms: Array, y: Array) -> Array:
+        """The log-density of the mixture from that of the log-normal, by column."""
+        if self.unseen is None:  # stored by version 0.2
+            return terms
+        smallest, scale, unseen, shift = (
+            jnp.broadcast_to(jnp.asarray(a, terms.dtype).reshape(-1), (self.columns or 1,)).reshape(
+                terms.shape
+            )
+            for a in (self.smallest, self.scale, self.unseen, self.shift)
+        )
+        positive = jnp.where(y + shift > 0.0, terms, -jnp.inf) + jnp.log1p(-unseen)
+        smaller = jnp.log(unseen / scale) - (smallest - y) / scale
+        return jnp.where(y < smallest, jnp.logaddexp(positive, smaller), positive)
 
     def mean(self, outputs: Array, params: Params) -> Array:
         """exp(location + std^2 / 2) - shift."""
