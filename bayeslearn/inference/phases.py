@@ -85,8 +85,9 @@ def start_chains(
     A bare density may have no mode that can be reached, such as one truncated where it is highest:
     chains then start at the parameters themselves.
     """
-    # Those of version 0.1 went on to the mode itself.
-    warm_start = WarmStart() if is_legacy else WarmStart(None, CHAIN_GAIN, CHAIN_PATIENCE)
+    # Those of version 0.1 went on to the mode itself; a bare density may be truncated there.
+    is_whole = is_legacy or context.target.is_density
+    warm_start = WarmStart() if is_whole else WarmStart(None, CHAIN_GAIN, CHAIN_PATIENCE)
     begins: list[StartingPoint | None] = []
     failures = []
     for chain, params in enumerate(starts):

@@ -21,7 +21,7 @@ import bayeslearn as bl
 ROWS, WIDTH = 100_000, 256  # activations of 100 MB
 HEADROOM = 32 * 2**20  # bytes that are left, for what is small
 PHASES = {
-    "warm start": ("main/warm start", bl.VOGN(), {"num_steps": 10}),
+    "warm start": ("main/warm start", bl.VOGN(), {"num_steps": 30}),
     "optimisation": ("main", bl.MAP(), {"num_steps": 20}),
     "sampling": ("main", bl.MetropolisHastings(num_warmup=4, num_samples=8, thin=1), {}),
     "ensemble": ("main/member", bl.Ensemble(num_members=2, member=bl.MAP()), {"num_steps": 20}),
@@ -49,12 +49,12 @@ def main(name: str, folder: str) -> None:
         if event.phase.startswith(phase) and event.step >= min(2, event.num_steps):
             limit(in_use() + HEADROOM)
 
-    if name == "sampling":
+    settings = bl.FitOptions(eval_every=2)
+    if algorithm.capabilities.is_sampler:
         settings = bl.FitOptions(chunk_size=2, warm_start=4)
     else:
-        settings = bl.FitOptions(eval_every=2, warm_start=6 if name == "warm start" else "auto")
-        options |= {"batch_size": ROWS}
-    options |= {"seed": 0, "options": settings}
+        options = options | {"batch_size": ROWS}
+    options = options | {"seed": 0, "options": settings}
     checkpoint = bl.Checkpoint(folder, every=2)
     try:
         bl.fit(model, algorithm, data, callback=lose, checkpoint=checkpoint, **options)
