@@ -40,7 +40,8 @@ class Cluster(Protocol):
 
 def run(cluster: Cluster, calls: list[tuple[Any, ...]], num_at_a_time: int) -> Iterator[Any]:
     """The result of each call (function, *arguments), as they are found."""
-    waiting, running = deque(calls), []
+    waiting: deque[tuple[Any, ...]] = deque(calls)
+    running: list[Any] = []
     try:
         while waiting or running:
             while waiting and len(running) < num_at_a_time:
