@@ -63,7 +63,9 @@ def test_prior_scales_are_learned_on_minibatches(algorithm):
     # The scales are updated between rounds, the last of which still moved q by a few per cent.
     np.testing.assert_allclose(scales, np.sqrt(squares), rtol=0.05)
     _, whole = learned(algorithm, 600)
-    np.testing.assert_allclose(scales, whole, rtol=0.35)  # another optimum of the network
+    used = whole > 0.05  # those of leaves that are not needed fall to zero
+    np.testing.assert_array_equal(used, scales > 0.05)
+    np.testing.assert_allclose(scales[used], whole[used], rtol=0.1)
     assert np.min(scales) < 0.5  # biases are not needed
 
 
