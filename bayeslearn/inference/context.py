@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 
@@ -75,9 +75,17 @@ class RunContext:
 
     def save_on_error(self, state: RunState) -> contextlib.AbstractContextManager[None]:
         """Around the user's own code, which may throw."""
-        if self.checkpointer is None:
-            return contextlib.nullcontext()
-        return self.checkpointer.save_on_error(self.phase, state)
+        return contextlib.nullcontext() if self.checkpointer is None else self._saving(state)
+
+    @contextlib.contextmanager
+    def _saving(self, state: RunState) -> Iterator[None]:
+        assert self.checkpointer is not None
+        with self.checkpointer.save_on_error(self.phase, state):
+            try:
+                yield
+            except BaseException:  # batches were used since the last occasion for a checkpoint
+                self.checkpointer.position = self.position
+                raise
 
     def gather_to_host(self, values: PyTree) -> PyTree:
         """Whole arrays, as if there were no mesh."""

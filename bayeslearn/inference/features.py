@@ -16,6 +16,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bayeslearn import precision
 from bayeslearn.data.rows import Batch
@@ -25,7 +26,7 @@ from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 ROWS = 1024  # through the body at a time
-MAX_BYTES = 2**31  # of features of all rows; beyond it the body runs in every step
+MAX_BYTES = 2**31  # of features of all rows in memory; `feature_maps` has more
 
 Row = tuple[tuple[tuple[int, ...], str], ...]  # shapes and dtypes of a row's leaves
 
@@ -120,13 +121,26 @@ def _split(closed: jax.extend.core.ClosedJaxpr, is_bayesian: Sequence[bool], num
     return Split(jaxpr, frozenset(head), frozenset(by_row), features, uses_frozen, uses_key)
 
 
-def with_features(
-    target: Target, params: PyTree, validation: Batch | None
-) -> tuple[Target, Batch | None] | None:
-    """The target whose rows are features of its frozen body, and so the validation rows.
+class Division(NamedTuple):
+    """A network divided: its head, all weights, and the features of a row."""
 
-    None where nothing is gained, or where the features are too many.
-    """
+    head: HeadNetwork
+    weights: PyTree
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    dtype: np.dtype  # of the target
+
+    def num_bytes(self, rows: int) -> int:
+        """Of the features of so many rows."""
+        return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in self.shapes)
+
+    def computed(self, batch: Batch) -> Batch:
+        """The batch with features in place of its inputs."""
+        with precision.network_precision(self.dtype):
+            return batch._replace(x=_features(self.head, self.weights, batch.x))
+
+
+def divide(target: Target, params: PyTree) -> Division | None:
+    """The network in two parts; None where nothing is gained."""
     data = target.data
     if target.frozen is None or data is None or len(data.y) == 0:
         return None
@@ -141,17 +155,27 @@ def with_features(
     with precision.network_precision(target.dtype):
         weights = target.weights(params)
         split = head.split(weights)
-        shapes = [sites.aval(v) for v in split.features]
-    size = sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes) * len(data.y)
-    if not split.features or not split.uses_frozen or split.uses_key or size > MAX_BYTES:
+        avals = [sites.aval(v) for v in split.features]
+    if not split.features or not split.uses_frozen or split.uses_key:
         return None
+    shapes = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in avals)
+    return Division(head, weights, shapes, target.dtype)
 
-    def computed(batch: Batch) -> Batch:
-        with precision.network_precision(target.dtype):
-            return batch._replace(x=_features(head, weights, batch.x))
 
-    features = dataclasses.replace(target, network=head, data=computed(data))
-    return features, None if validation is None else computed(validation)
+def with_features(
+    target: Target, params: PyTree, validation: Batch | None
+) -> tuple[Target, Batch | None] | None:
+    """The target whose rows are features of its frozen body, and so the validation rows.
+
+    None where nothing is gained, or where the features are too many for memory.
+    """
+    divided = divide(target, params)
+    if divided is None or target.data is None:
+        return None
+    if divided.num_bytes(len(target.data.y)) > MAX_BYTES:
+        return None
+    features = dataclasses.replace(target, network=divided.head, data=divided.computed(target.data))
+    return features, None if validation is None else divided.computed(validation)
 
 
 @jax.jit

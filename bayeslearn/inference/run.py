@@ -25,6 +25,7 @@ from bayeslearn.families.base import Family
 from bayeslearn.inference.arguments import is_auto
 from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
+from bayeslearn.inference.feature_maps import with_mapped_features
 from bayeslearn.inference.features import with_features
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, RunOutcome, StartingPoint, optimize
@@ -124,14 +125,16 @@ def _infer(request: Request) -> RunResult:
         return _run_phases(context, request, bound, began)
 
 
-def _with_features(context: RunContext, algorithm: Algorithm, start: PyTree) -> RunContext:
+def _with_features(
+    context: RunContext, algorithm: Algorithm, start: PyTree, seed: int
+) -> RunContext:
     """The context on features of the frozen body, where rows are in memory and on one device."""
     is_masked = isinstance(algorithm, MCDropout)  # its masks are on the layers of the network
     if context.stream is not None or context.layout is not None or is_masked:
         return context
     found = with_features(context.target, start, context.validation)
     if found is None:
-        return context
+        return with_mapped_features(context, algorithm, start, seed) or context
     target, validation = found
     return dataclasses.replace(context, target=target, validation=validation, host_rows=target.data)
 
@@ -161,13 +164,15 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
     algorithm = request.algorithm.for_network(tree.size(starts[0]))
     whole = context.target  # before its frozen body is replaced by its features
     if model is None or model.frozen != "joint":
-        context = _with_features(context, algorithm, starts[0])
+        context = _with_features(context, algorithm, starts[0], int(request.seed))
     if model is not None and model.frozen == "joint":
         algorithm = Joint(algorithm)
-    if isinstance(algorithm, Composite):
-        done = _run_composite(context, request, algorithm, starts, total)
-    else:
-        done = _run_single(context, request, bound, algorithm, starts, total)
+    own = context.stream  # of the data, which is closed elsewhere, or of features
+    with contextlib.nullcontext() if own is None else contextlib.closing(own):
+        if isinstance(algorithm, Composite):
+            done = _run_composite(context, request, algorithm, starts, total)
+        else:
+            done = _run_single(context, request, bound, algorithm, starts, total)
     outcome = done.outcome
     target = context.target_on_host(outcome.target)
     if context.target.network is not whole.network:

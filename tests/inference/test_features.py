@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bayeslearn as bl
-from bayeslearn.inference import run
+from bayeslearn.inference import feature_maps, features, run
 from bayeslearn.inference.features import HeadNetwork, with_features
 
 rng = np.random.default_rng(0)
@@ -133,3 +133,64 @@ def test_it_resumes_to_the_same_bits(tmp_path):
     resumed = bl.resume(tmp_path / "run", (X, Y), model=model(), callback=False)
     for a, b in zip(jax.tree.leaves(whole.family), jax.tree.leaves(resumed.family), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+# Features beyond memory
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """No features fit into memory; blocks of 25 rows do not divide 60."""
+    monkeypatch.setattr(features, "MAX_BYTES", 0)
+    monkeypatch.setattr(feature_maps, "BLOCK", 25)
+
+
+def test_features_beyond_memory_are_read_from_a_file(small_memory, monkeypatch):
+    seen = []
+    written = feature_maps._written
+
+    def spy(*arguments):
+        seen.append(written(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(feature_maps, "_written", spy)
+    posterior = bl.fit(model(), bl.VOGN(), (X, Y), seed=0, num_steps=400, batch_size=10)
+    (maps,) = seen
+    assert [isinstance(one, np.memmap) for one in maps] == [True]
+    whole = bl.fit(model(), bl.VOGN(), (X, Y), seed=0, num_steps=400, batch_size=60)
+    assert any("temporary file" in note for note in posterior.notes)
+    assert not any("temporary file" in note for note in whole.notes)
+    np.testing.assert_allclose(posterior.predict(X).mean, whole.predict(X).mean, atol=0.2)
+    assert len(posterior.training_data()[1]) == 60
+    body = jax.tree.leaves(posterior.target.frozen)
+    for left, right in zip(body, jax.tree.leaves(whole.target.frozen), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_file_has_the_features_of_every_row(small_memory, x64):
+    target, params = bound(model())
+    divided = features.divide(target, params)
+    (found,) = feature_maps._written(divided, target.data)
+    np.testing.assert_allclose(found, divided.computed(target.data).x[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("laplace", (X, Y)), ("vogn", (X, Y, np.ones(60) + 1))])
+def test_where_all_rows_are_needed_the_body_runs_in_every_step(small_memory, name, rows):
+    posterior = bl.fit(model(), bl.ALGORITHMS[name](), rows, seed=0, num_steps=20, batch_size=10)
+    assert not any("temporary file" in note for note in posterior.notes)
+
+
+def test_a_run_on_features_in_a_file_is_resumed_to_the_same_bits(small_memory, tmp_path):
+    def fit(**options):
+        return bl.fit(model(), "vogn", (X, Y), seed=0, num_steps=60, batch_size=10, **options)
+
+    def stop(event):
+        if event.step >= 30:
+            raise RuntimeError("enough")
+
+    whole = fit()
+    folder = bl.Checkpoint(tmp_path / "run", every=10)
+    with pytest.raises(RuntimeError, match="enough"):
+        fit(checkpoint=folder, callback=stop)
+    again = bl.resume(tmp_path / "run", (X, Y), model=model(), callback=False)
+    np.testing.assert_array_equal(again.family.mean_vector(), whole.family.mean_vector())
