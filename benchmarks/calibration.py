@@ -185,10 +185,10 @@ def simulate(draws: int) -> None:
 # Tables
 
 
-def tables(data: Path | None) -> None:
+def tables(data: Path | None, only: list[str] | None) -> None:
     from tables import OWN, SHARED, read
 
-    names = [*OWN, *(SHARED if data is not None else ())]
+    names = only or [*OWN, *(SHARED if data is not None else ())]
     found = {"regression": [], "classification": []}
     for name in names:
         x, y, task = read(name, data)
@@ -321,14 +321,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("simulate").add_argument("--draws", type=int, default=1000)
-    commands.add_parser("tables").add_argument("--data", type=Path)
+    of_tables = commands.add_parser("tables")
+    of_tables.add_argument("--data", type=Path)
+    of_tables.add_argument("--tables", nargs="+")
     commands.add_parser("scipy")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.command == "simulate":
         simulate(options.draws)
     elif options.command == "tables":
-        tables(options.data)
+        tables(options.data, options.tables)
     else:
         beside_scipy()
 
