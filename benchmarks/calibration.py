@@ -238,7 +238,7 @@ def of_classes(train, aside, test):
     plain = fitted.predictive(test[0])
     sets = fitted.predict_set(test[0]), fitted.calibrate(*aside).predict_set(test[0])
     warmer = fitted.calibrate(*aside, "temperature").predictive(test[0])
-    held = [np.mean(own[np.arange(len(y)), y]) for own in sets]
+    covered = [np.mean(own[np.arange(len(y)), y]) for own in sets]
     scores = [
         f"{score(one, y):.3f}"
         for score in (bl.metrics.ece, bl.metrics.log_likelihood)
@@ -246,7 +246,7 @@ def of_classes(train, aside, test):
     ]
     error = math.sqrt(0.09 / len(y))
     sizes = [f"{own.sum(axis=1).mean():.2f}" for own in sets]
-    return *(f"{share:.3f}" for share in held), f"{error:.3f}", *sizes, *scores
+    return *(f"{share:.3f}" for share in covered), f"{error:.3f}", *sizes, *scores
 
 
 # Likelihoods

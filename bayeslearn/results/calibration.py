@@ -280,10 +280,10 @@ def _fit_scale(predictive: PredictiveBase, y: np.ndarray, weight: np.ndarray) ->
 
 def _fit_temperature(predictive: PredictiveBase, y: np.ndarray, weight: np.ndarray) -> Fit:
     """A divisor of the logits, by held-out log-likelihood."""
-    is_right = predictive.probs.argmax(axis=1) == y
+    is_correct = predictive.probs.argmax(axis=1) == y
 
     def fit(rows: np.ndarray) -> FactorMap:
-        if np.all(is_right[rows]):
+        if np.all(is_correct[rows]):
             # The likelihood grows without bound as the temperature falls to zero.
             warn(
                 f"All {len(rows)} calibration rows are classified correctly, which no finite"
