@@ -29,7 +29,7 @@ LEVELS = (0.5, 0.8, 0.9)
 ROWS, FEW = 60, 40  # of a calibration, and of a table that is refitted
 MAX_ROWS = 2000  # of a table
 TESTS = Path(__file__).parents[1] / "tests"
-FITS = {"method": "laplace", "hidden": (20,), "random_state": 0}
+FITS = {"method": "map", "hidden": (20,), "num_steps": 1000, "random_state": 0}
 
 
 class Part(PredictiveBase):
@@ -185,10 +185,10 @@ def simulate(draws: int) -> None:
 # Tables
 
 
-def tables(data: Path | None) -> None:
+def tables(data: Path | None, only: list[str] | None) -> None:
     from tables import OWN, SHARED, read
 
-    names = [*OWN, *(SHARED if data is not None else ())]
+    names = only or [*OWN, *(SHARED if data is not None else ())]
     found = {"regression": [], "classification": []}
     for name in names:
         x, y, task = read(name, data)
@@ -198,7 +198,7 @@ def tables(data: Path | None) -> None:
         began = time.perf_counter()
         row = (of_numbers if task == "regression" else of_classes)(*parts)
         found[task].append((name, len(order), *row))
-        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", row, file=sys.stderr)
     heads = {
         "regression": "90 % before | conformal | scale | isotonic | error | width | log-lik."
         " before | scale",
@@ -238,7 +238,7 @@ def of_classes(train, aside, test):
     plain = fitted.predictive(test[0])
     sets = fitted.predict_set(test[0]), fitted.calibrate(*aside).predict_set(test[0])
     warmer = fitted.calibrate(*aside, "temperature").predictive(test[0])
-    held = [np.mean(own[np.arange(len(y)), y]) for own in sets]
+    covered = [np.mean(own[np.arange(len(y)), y]) for own in sets]
     scores = [
         f"{score(one, y):.3f}"
         for score in (bl.metrics.ece, bl.metrics.log_likelihood)
@@ -246,7 +246,7 @@ def of_classes(train, aside, test):
     ]
     error = math.sqrt(0.09 / len(y))
     sizes = [f"{own.sum(axis=1).mean():.2f}" for own in sets]
-    return *(f"{share:.3f}" for share in held), f"{error:.3f}", *sizes, *scores
+    return *(f"{share:.3f}" for share in covered), f"{error:.3f}", *sizes, *scores
 
 
 # Likelihoods
@@ -255,12 +255,25 @@ def of_classes(train, aside, test):
 def beside_scipy() -> None:
     """Largest absolute differences of a mixture over six draws, five rows and two columns."""
     sys.path[:0] = [str(TESTS), str(TESTS / "models")]
-    from scipy import special
-    from test_targets import DRAWS, PAIRS, Case
+    from scipy import special, stats
+    from test_targets import DRAWS, KINDS, PAIRS, Case
+
+    def normal(rng, shape):
+        return rng.normal(size=shape)
+
+    KINDS["gaussian"] = (
+        *(bl.likelihoods.Gaussian(), "log_noise_scale", normal),
+        lambda o, w: stats.norm(o, np.exp(w)),
+    )
+    KINDS["poisson"] = (
+        *(bl.likelihoods.Poisson(), None, KINDS["negative-binomial"][2]),
+        lambda o, w: stats.poisson(np.exp(o)),
+    )
+    pairs_of = [(name, columns) for name in ("gaussian", "poisson") for columns in (1, 2)]
 
     print("| likelihood | columns | log-density | mean | variance | distribution function |")
     print("|---|---|---|---|---|---|")
-    for name, columns in PAIRS:
+    for name, columns in [*pairs_of, *PAIRS]:
         case = Case(name, columns)
         predictive, dist = case.predictive, case.dist
         density = dist.logpmf if case.is_discrete else dist.logpdf
@@ -275,20 +288,49 @@ def beside_scipy() -> None:
         ]
         differences = " | ".join(f"{np.max(np.abs(ours - theirs)):.0e}" for ours, theirs in pairs)
         print(f"| {name} | {columns} | {differences} |")
+    print(f"| ordinal | 1 | {ordinal_difference():.0e} | | | |")
+
+
+def ordinal_difference() -> float:
+    """Of the log-probability, from SciPy's logistic distribution at the thresholds."""
+    import jax
+    import jax.numpy as jnp
+    from scipy import stats
+
+    from bayeslearn.precision import inside_double_precision
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 3)), np.array([0, 1, 2, 3, 1])
+    network = bl.networks.MLP([], use_bias=False)
+    model = bl.Model(network, bl.likelihoods.Ordinal(4), dtype="float64")
+    target, params = model.bind((x, y), jax.random.key(0))
+    weights, own = rng.normal(size=(6, 1, 3)), rng.normal(size=(6, 3))
+    with inside_double_precision():
+        network_draws = jax.tree.map(lambda _: jnp.asarray(weights), params["network"])
+        draws = {"network": network_draws, "likelihood": {"thresholds": jnp.asarray(own)}}
+        predictive = bl.Predictive(target, draws, target.data.x)
+    place = np.concatenate([own[:, :1], own[:, :1] + np.cumsum(np.exp(own[:, 1:]), 1)], 1)
+    location = np.einsum("soc,rc->sr", weights, x)
+    below = stats.logistic.cdf(place[:, None] - location[..., None])
+    padded = np.pad(below, ((0, 0), (0, 0), (1, 1)), constant_values=((0, 0), (0, 0), (0, 1)))
+    wanted = np.log(np.diff(padded, axis=2).mean(axis=0)[np.arange(5), y])
+    return float(np.max(np.abs(predictive.log_prob(y) - wanted)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("simulate").add_argument("--draws", type=int, default=1000)
-    commands.add_parser("tables").add_argument("--data", type=Path)
+    of_tables = commands.add_parser("tables")
+    of_tables.add_argument("--data", type=Path)
+    of_tables.add_argument("--tables", nargs="+")
     commands.add_parser("scipy")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.command == "simulate":
         simulate(options.draws)
     elif options.command == "tables":
-        tables(options.data)
+        tables(options.data, options.tables)
     else:
         beside_scipy()
 

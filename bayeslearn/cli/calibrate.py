@@ -115,15 +115,15 @@ def cross_validated(plain: BayesianNN, x: Any, y: np.ndarray, method: str) -> fl
     if len(y) < 2 * FOLDS:
         return None
     fold = np.random.default_rng(0).permutation(len(y)) % FOLDS
-    held = []
+    covered = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the calibration itself says what there is to say
         for k in range(FOLDS):
             chosen, rest = fold == k, fold != k
             one = copy.copy(plain).calibrate(x[rest], y[rest], method)
             observed = plain.observed(x[chosen], y[chosen])
-            held.append(inside(one.predictive(x[chosen]), observed) * np.sum(chosen))
-    return float(np.sum(held) / len(y))
+            covered.append(inside(one.predictive(x[chosen]), observed) * np.sum(chosen))
+    return float(np.sum(covered) / len(y))
 
 
 def write_copy(run: str, place: Path, estimator: BayesianNN) -> None:

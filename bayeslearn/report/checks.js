@@ -110,15 +110,14 @@
       const node = c.mark("rect", { class: `bar ${name}`, x: from, width: Math.max(1, c.sx(Math.max(0, v)) - from), y: c.sy(i) - tall / 2, height: tall });
       return { x: c.sx(v), y: c.sy(i), node, tell: () => [make("b", {}, k.names[i]), line(`${label}: ${show(v, 3)}`)] };
     }), null, "column"));
-    const rest = k.left_out ? ` ${k.left_out} more columns were left out.` : "";
+    // Bars of length zero would show nothing.
+    const isPoint = !k.epistemic.some((v) => v !== 0);
+    const rest = (k.left_out ? ` ${k.left_out} more columns were left out.` : "")
+      + (isPoint ? " There is none of the epistemic uncertainty, which is zero in every row: the method learns a single set of weights." : "");
     of("k0", k.error, isRegression ? "Permutation importance: mean" : "Permutation importance: probabilities",
       `How much worse predictions become when a column is shuffled among ${k.rows} held-out rows; correlated columns share theirs.${rest}`,
       isRegression ? "increase of RMSE" : "increase of log loss (nats)");
-    // A point has none, and bars of length zero show nothing.
-    if (!k.epistemic.some((v) => v !== 0)) {
-      host.append(make("p", {}, "There is no chart of the importance for epistemic uncertainty: it is zero in every row, as the method learns a single set of weights."));
-      return;
-    }
+    if (isPoint) return;
     of("k3", k.epistemic, "Permutation importance: epistemic uncertainty",
       "How much the epistemic uncertainty of a row changes when the column is shuffled (root mean square), columns in the same order.",
       isRegression ? "change of the epistemic std" : "change of the mutual information (nats)");

@@ -114,8 +114,8 @@ def before_calibration(estimator: BayesianNN, rows: Rows) -> JSON:
 def set_scores(predictive: PredictiveBase, y: np.ndarray, level: float = 0.9) -> dict[str, float]:
     """How many prediction sets hold the observed class, and how large they are."""
     sets = predictive.prediction_set(level)
-    held = sets[np.arange(len(y)), y]
-    return {"set_coverage90": float(np.mean(held)), "set_size90": float(np.mean(sets.sum(axis=1)))}
+    is_in = sets[np.arange(len(y)), y]
+    return {"set_coverage90": float(np.mean(is_in)), "set_size90": float(np.mean(sets.sum(axis=1)))}
 
 
 class Hits(NamedTuple):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.errors import DataWarning, Shown, refuse, warn
 from bayeslearn.predictive_base import PredictiveBase, set_scores
 from bayeslearn.results.calibrated import (
     ConformalPredictive,
@@ -280,8 +280,18 @@ def _fit_scale(predictive: PredictiveBase, y: np.ndarray, weight: np.ndarray) ->
 
 def _fit_temperature(predictive: PredictiveBase, y: np.ndarray, weight: np.ndarray) -> Fit:
     """A divisor of the logits, by held-out log-likelihood."""
+    is_correct = predictive.probs.argmax(axis=1) == y
 
     def fit(rows: np.ndarray) -> FactorMap:
+        if np.all(is_correct[rows]):
+            # The likelihood grows without bound as the temperature falls to zero.
+            warn(
+                f"All {len(rows)} calibration rows are classified correctly, which no finite"
+                " temperature fits best: the probabilities stay as they are.",
+                DataWarning,
+            )
+            return FactorMap(1.0)
+
         def log_likelihood(factor: float) -> float:
             changed = TemperedPredictive(predictive, [FactorMap(factor)])
             return float(weight[rows] @ changed.log_prob(y)[rows])

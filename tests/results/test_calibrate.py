@@ -316,6 +316,14 @@ def test_temperature_minimises_the_log_loss():
         calibrated.log_prob_by_draw(labels)
 
 
+def test_a_temperature_of_rows_that_are_all_right_is_one():
+    """The likelihood has no maximum there: one wrong row later would cost everything."""
+    predictive, _, _ = labels_of(np.random.default_rng(0), 30)
+    with pytest.warns(DataWarning, match="All 30 calibration rows are classified correctly"):
+        calibrator = fit_calibrator(predictive, predictive.probs.argmax(axis=1), "temperature")
+    assert calibrator.maps[0].factor == 1.0
+
+
 @pytest.mark.parametrize("classes", [2, 4])
 def test_isotonic_probabilities_are_the_frequencies(classes):
     rng = np.random.default_rng(0)
