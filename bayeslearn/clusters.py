@@ -108,6 +108,7 @@ class Ray:
             ray.init()
         self._options = {"num_cpus": 1, "max_retries": MAX_LOSSES - 1}
         self._options |= backend.ray_remote_args or {}
+        self._remote: dict[Any, Any] = {}  # or every task would be a function of its own to Ray
 
     def share(self, value: bytes) -> Any:
         """An object in the store of each machine."""
@@ -119,7 +120,9 @@ class Ray:
         """Start a task."""
         import ray
 
-        return ray.remote(**self._options)(function).remote(*arguments)
+        if function not in self._remote:
+            self._remote[function] = ray.remote(**self._options)(function)
+        return self._remote[function].remote(*arguments)
 
     def wait(self, handles: list[Any]) -> tuple[Any, list[Any]]:
         """One whose task has ended, and the others."""
