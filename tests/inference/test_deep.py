@@ -65,7 +65,8 @@ def test_prior_scales_are_learned_on_minibatches(algorithm):
     _, whole = learned(algorithm, 600)
     used = whole > 0.05  # those of leaves that are not needed fall to zero
     np.testing.assert_array_equal(used, scales > 0.05)
-    np.testing.assert_allclose(scales[used], whole[used], rtol=0.1)
+    # Only the product of the two layers' scales is that of the function.
+    np.testing.assert_allclose(np.prod(scales[used]), np.prod(whole[used]), rtol=0.05)
     assert np.min(scales) < 0.5  # biases are not needed
 
 
