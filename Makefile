@@ -69,6 +69,7 @@ docs: $(READY)
 # Pictures of the start page, of the algorithms' pages and of the README; on a quiet machine, for the seconds.
 pictures: $(READY)
 	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/priors_picture.py
 	$(BIN)/python docs/report_picture.py
 
 clean:

@@ -251,7 +251,9 @@ def is_unset(value: object) -> bool:
 
 def _declared(cls: type) -> dict[str, dataclasses.Field]:
     """Fields of this class and its bases, before the dataclass is made."""
-    found = dict(getattr(cls, "__dataclass_fields__", {}))
+    found: dict[str, dataclasses.Field] = {}
+    for base in reversed(cls.__mro__):
+        found |= vars(base).get("__dataclass_fields__", {})
     return found | {k: v for k, v in vars(cls).items() if isinstance(v, dataclasses.Field)}
 
 

@@ -90,7 +90,8 @@ def _single_steps(
     algorithm: Algorithm, *, state: PyTree, begin: int, count: int, length: int, **arguments: Any
 ) -> tuple[PyTree, dict[str, Array], Array, Array]:
     """The same steps without a compiled loop; a count of none compiles, by a step thrown away."""
-    order, infos, nonfinite, finite = None, [], 0, True
+    order, infos = None, []
+    nonfinite, finite = jnp.zeros((), jnp.int32), jnp.asarray(True)
     for j in range(max(count, 1)):
         new, info, skipped, finite, order = _steps(
             algorithm,
@@ -103,11 +104,13 @@ def _single_steps(
         )
         if count == 0:
             jax.block_until_ready(new)
-            return state, {}, jnp.zeros((), jnp.int32), jnp.asarray(True)
+            return state, {}, nonfinite, jnp.asarray(True)
         state, nonfinite = new, nonfinite + skipped
         infos.append(info)
     found = jax.device_get(infos)
-    joined = {name: np.concatenate([info[name] for info in found]) for name in found[0]}
+    joined: dict[str, Any] = {
+        name: np.concatenate([info[name] for info in found]) for name in found[0]
+    }
     return state, joined, nonfinite, finite
 
 

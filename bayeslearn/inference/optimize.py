@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,7 +15,6 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.data.streams import planned_counts
 from bayeslearn.distributed.processes import gather
 from bayeslearn.errors import ArgumentError, DataError
-from bayeslearn.families.base import Family
 from bayeslearn.inference import guards
 from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound, planned
@@ -29,41 +27,21 @@ from bayeslearn.inference.kernels import (
     run_steps,
 )
 from bayeslearn.inference.options import Phase
+from bayeslearn.inference.outcomes import RunOutcome as RunOutcome
+from bayeslearn.inference.outcomes import StartingPoint as StartingPoint
 from bayeslearn.inference.run_state import (
     OptimizationState,
     join_segments,
     phase_record,
     restore_phase,
 )
+from bayeslearn.inference.usefulness import measures_start, usefulness_notes
 from bayeslearn.models.target import Target
 from bayeslearn.progress import Progress
 from bayeslearn.tree import Array, PyTree
 
 PATIENCE = 20  # evaluations without a new best before stopping
 CHUNK = 100  # steps per compiled call
-
-
-class StartingPoint(NamedTuple):
-    """What a phase leaves to the one after it."""
-
-    q: Family
-    target: Target  # with what was refreshed on the way
-    compile_time: float = 0.0
-    state: PyTree = None  # of the method itself, to go on from
-    steps_done: int = 0  # of the method itself, that led there
-
-
-class RunOutcome(NamedTuple):
-    """What a loop comes to."""
-
-    state: PyTree
-    target: Target  # with what was refreshed on the way
-    draws: PyTree | None
-    trace: dict[str, np.ndarray]
-    elbo: float | None
-    stop_reason: str
-    notes: list[str]
-    compile_time: float
 
 
 def optimize(
@@ -116,6 +94,7 @@ class _Loop:
         if stream is not None:
             self.batch_size = stream.batch_size or context.batch_size
         self.began = time.perf_counter()
+        self.first: dict[str, Array] | None = None  # what an evaluation says of the first state
         self.plan = self.planned_evaluations(eval_every)
         self.eval_every = self.plan.every
         rows = self.plan.rows_of(self.base.data)
@@ -200,6 +179,10 @@ class _Loop:
             state = self.begin()
             guards.check_finite_start(self.plan.first_piece(self.base), state, self.params)
             run = OptimizationState(state, self.base, self.patience, self.num_steps)
+            if context.phase == MAIN and measures_start(
+                self.algorithm, run.length, self.eval_every
+            ):
+                self.first = self.metrics_of(run)
             run.stop_reason = f"All {self.num_steps} steps were done."
             return run
         put = None if context.layout is None else context.layout.put_state
@@ -278,13 +261,11 @@ class _Loop:
     ) -> None:
         """Evaluate the new state; then guards, early stopping and the callback."""
         context, algorithm = self.context, self.algorithm
-        # New draws at every evaluation: noise then averages out over the window.
-        key = jax.random.fold_in(self.key_evaluate, run.step)
         if run.target.refreshes:
-            key_refresh = jax.random.fold_in(key, 1)
-            run.target = refresh(algorithm, run.target, run.state, key_refresh)
+            key = jax.random.fold_in(self.key_at(run.step), 1)
+            run.target = refresh(algorithm, run.target, run.state, key)
         target = self.plan.bind(run.target, self.eval_rows)
-        values = planned(self.plan, algorithm, target, run.state, key, context.validation)
+        values = self.metrics_of(run)
         scores, bound = values.pop("scores", None), float(values.pop("bound"))
         metrics = {name: float(value) for name, value in jax.device_get(values).items()}
         acted = {"skipped": run.num_skipped, "back_offs": run.back_offs}
@@ -296,6 +277,15 @@ class _Loop:
         if context.notify(run, algorithm.name, self.num_steps, metrics):
             run.stop_reason = f"The callback stopped it at step {run.step}."
             run.has_ended = True
+
+    def metrics_of(self, run: OptimizationState) -> dict[str, Array]:
+        """What an evaluation says of the state; new draws each time, whose noise averages out."""
+        target, key = self.plan.bind(run.target, self.eval_rows), self.key_at(run.step)
+        return planned(self.plan, self.algorithm, target, run.state, key, self.context.validation)
+
+    def key_at(self, step: int) -> Array:
+        """That of an evaluation."""
+        return jax.random.fold_in(self.key_evaluate, step)
 
     def guard(
         self,
@@ -390,6 +380,7 @@ class _Loop:
             checkpointer.save(context.phase, run)
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
+        notes += usefulness_notes(self.base, self.eval_rows, trace, best.step, self.first)
         context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True, cost))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time

@@ -27,11 +27,12 @@ def plan_steps(
     """Divide a total among a method and its warm start.
 
     Without a total (None) each method has its default; without `warm_start` (None) a method that
-    has one gives it a third of the total, and nothing if it has defaults for large networks and
+    has one gives it a third of the total, and nothing if it has a step size for large networks and
     the network is large: it then starts from the network's initialisation.
     """
     before = algorithm.warm_start()
-    if warm_start is None and algorithm.sized_defaults and num_weights > LARGE_NETWORK:
+    is_made_for_large = "learning_rate" in algorithm.sized_defaults
+    if warm_start is None and is_made_for_large and num_weights > LARGE_NETWORK:
         warm_start = 0
     if before is None:
         return StepPlan(algorithm.auto_steps if num_steps is None else num_steps, 0)

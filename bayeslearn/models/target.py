@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -204,23 +203,31 @@ class Target(eqx.Module):
         return jnp.atleast_1d(self.network.apply(weights, row, key))
 
     def outputs(self, params: PyTree, x: PyTree, key: Array | None = None) -> Array:
-        """The network on a batch of rows, in its own precision: (rows, num_outputs)."""
+        """The network on a batch of rows, in its own precision: (rows, num_outputs).
+
+        Each row has a part of the key, so that rows have masks of their own.
+        """
         with precision.network_precision(self.dtype):
             weights = jax.tree.map(_stored_wide, self.weights(params))
 
-            def of_row(row: PyTree) -> Array:
-                return self.row_outputs(weights, row, key)
+            def of_row(row: PyTree, own: Array | None = None) -> Array:
+                return self.row_outputs(weights, row, own)
 
+            rows: tuple[PyTree, ...] = (x,)
+            if key is not None:
+                rows = (x, jax.random.split(key, len(jax.tree.leaves(x)[0])))
             if self.remat:
                 of_row = jax.checkpoint(of_row, policy=jax.checkpoint_policies.dots_saveable)
-            split = tree.microbatches(x, self.microbatch)
-            of_rows = jax.vmap(of_row)
+            split = tree.microbatches(rows, self.microbatch)
+            by_rows = jax.vmap(of_row)
             if self.by_layer and isinstance(self.network, WithRows):
-                of_rows = partial(self.network.apply_rows, weights)
+                apply_rows = self.network.apply_rows
+                by_rows = lambda row, own=None: apply_rows(weights, row)  # noqa: E731
             if split is None:
-                outputs = of_rows(x)
+                outputs = by_rows(*rows)
             else:  # a gradient stores one microbatch at a time, and evaluates it again
-                parts = jax.lax.map(jax.checkpoint(of_rows), split)
+                again = jax.checkpoint(by_rows)
+                parts = jax.lax.map(lambda part: again(*part), split)
                 outputs = jnp.moveaxis(parts, 0, 1).reshape(-1, *parts.shape[2:])
         return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 

@@ -20,14 +20,44 @@ from bayeslearn.models.priors.correlated import BlockPrior
 from bayeslearn.models.priors.gaussian import GaussianPrior
 from bayeslearn.models.priors.leaves import broadcast_like, per_leaf
 from bayeslearn.models.priors.nongaussian import LaplacePrior, ScaleMixturePrior
-from bayeslearn.tree import PyTree
+from bayeslearn.tree import Array, PyTree
 
+NORMS = (eqx.nn.LayerNorm, eqx.nn.GroupNorm, eqx.nn.RMSNorm, eqx.nn.BatchNorm)
+NORM_SCALE = 0.5  # of the gains of norms, around 1
 LeafNumbers = PyTree  # a number, numbers by name pattern, or a pytree like the parameters
 
 
 def is_kernel(name: str) -> bool:
     """Whether the weight is (..., in, out), as in Flax and Keras, and not (out, in, ...)."""
     return "kernel" in name.split(".")
+
+
+def norm_gains(params: PyTree) -> list[bool]:
+    """Which leaves multiply what a layer has normalised: by module (Equinox), else by name."""
+    modules = jax.tree.leaves(params, is_leaf=lambda node: isinstance(node, NORMS))
+    known = {id(node.weight) for node in modules if isinstance(node, NORMS)}
+    leaves, names = jax.tree.leaves(params), tree.leaf_names(params)
+
+    def is_gain(name: str, leaf: Array) -> bool:
+        # A vector called weight is no matrix's: PyTorch and Equinox call a norm's gain so.
+        last = name.split(".")[-1]
+        return leaf.ndim <= 1 and (
+            last in ("scale", "gamma") or (last == "weight" and leaf.ndim == 1)
+        )
+
+    pairs = zip(names, leaves, strict=True)
+    return [id(leaf) in known or is_gain(name, leaf) for name, leaf in pairs]
+
+
+def embeddings(params: PyTree) -> list[bool]:
+    """Which leaves are tables of vectors, of which each input chooses one."""
+    modules = jax.tree.leaves(params, is_leaf=lambda node: isinstance(node, eqx.nn.Embedding))
+    known = {id(node.weight) for node in modules if isinstance(node, eqx.nn.Embedding)}
+    pairs = zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True)
+    return [
+        id(leaf) in known or name.split(".")[-1].endswith(("embedding", "embeddings"))
+        for name, leaf in pairs
+    ]
 
 
 def fan_in(name: str, shape: tuple[int, ...]) -> int:
@@ -41,17 +71,21 @@ def fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 
 class FanIn(eqx.Module):
-    """`gain` / sqrt(fan-in) for weight matrices, `gain` for the rest; see `Normal.fan_in`."""
+    """`gain` / sqrt(fan-in) for weight matrices; see `Normal.fan_in`."""
 
     gain: ArrayLike = 1.0
 
     def scales(self, params: PyTree) -> PyTree:
         """The standard deviation of each leaf."""
         leaves, treedef = jax.tree.flatten(params)
-        found = []
-        for name, leaf in zip(tree.leaf_names(params), leaves, strict=True):
-            number = self.gain / math.sqrt(fan_in(name, leaf.shape)) if leaf.ndim > 1 else self.gain
-            found.append(jnp.asarray(number, jnp.float64))
+        found, kinds = [], zip(norm_gains(params), embeddings(params), strict=True)
+        for name, leaf, (is_gain, is_embedding) in zip(
+            tree.leaf_names(params), leaves, kinds, strict=True
+        ):
+            is_bias = name.split(".")[-1] == "bias"  # also of a norm over several axes
+            is_matrix = leaf.ndim > 1 and not (is_embedding or is_bias)
+            number = self.gain / math.sqrt(fan_in(name, leaf.shape)) if is_matrix else self.gain
+            found.append(jnp.asarray(NORM_SCALE if is_gain else number, jnp.float64))
         return jax.tree.unflatten(treedef, found)
 
 
@@ -111,8 +145,9 @@ class Normal(Prior):
         A leaf with two or more dimensions is a weight, (out, in) or (out, in, height, width), and
         its fan-in is the product of all dimensions but the first; for one named `kernel`
         (in, out), as in Flax and Keras, of all but the last, and for the (in, heads, size) of
-        attention's query, key and value of the first. All other leaves (biases, scales) have
-        `gain` itself. For anything else use name patterns: `Normal(scale={...})`.
+        attention's query, key and value of the first. Embeddings, of which an input chooses one
+        row, and all other leaves (biases) have `gain` itself. Gains of norms have mean 1 and
+        standard deviation 0.5. For anything else use name patterns: `Normal(scale={...})`.
         """
         return cls(mean, FanIn(gain), learn=learn)
 
@@ -121,7 +156,7 @@ class Normal(Prior):
         """The prior of a model that is given none.
 
         A standard deviation of 1 up to 10,000 weights, `Normal.fan_in(3.0)` above: a scale of 1
-        would make the outputs of wide layers hundreds.
+        would make the outputs of wide layers hundreds. Gains of norms have mean 1 in both.
         """
         return cls(scale=BySize())
 
@@ -130,13 +165,17 @@ class Normal(Prior):
         if self.cov is not None or self.prec is not None:
             return self._bind_matrix(params)
         scale = self.scale.scale(params) if isinstance(self.scale, BySize) else self.scale
+        mean = self.mean
+        if isinstance(self.scale, BySize | FanIn) and tree.has_structure(mean, 0.0) and mean == 0:
+            structure = jax.tree.structure(params)
+            mean = jax.tree.unflatten(structure, list(map(float, norm_gains(params))))
         if isinstance(scale, FanIn):
             scale = scale.scales(params)
         else:
             scale = per_leaf(scale, params, "scale")
         learned = (True,) * len(jax.tree.leaves(params)) if self.learn else ()
         prec = jax.tree.map(lambda s: 1.0 / s**2, scale)
-        return GaussianPrior(per_leaf(self.mean, params, "mean"), prec, learned)
+        return GaussianPrior(per_leaf(mean, params, "mean"), prec, learned)
 
     def restrict(self, params: PyTree, chosen: tuple[bool, ...]) -> Self:
         """The prior for the chosen leaves of `params` alone."""
