@@ -11,10 +11,10 @@ batches and steps; `--width small` is for a CPU. The plain loop is `optax.adamw`
 1e-3 to 0. A cell is a JSON file in benchmarks/results/images. Each run is done twice: seconds to
 run are those of the second (data moved to the device included), seconds to compile what the first
 took longer. Predictions are averaged over 64 draws of q. `std ratio` is the median over weights of
-q's standard deviation divided by the prior's: a q of no width has none. Doubt is the entropy of the
-predicted classes: AUROC is how well it tells images of the other data set, or of this one rotated
-by 90 degrees, from test images; `at 80 %` is the accuracy on the 80 % of test images with least
-doubt.
+q's standard deviation divided by the prior's: a q of no width has none. AUROC is how
+well the entropy of the predicted classes tells images of the other data set, or of this one rotated
+by 90 degrees, from test images; `at 80 %` is the accuracy on the 80 % of test images of least
+entropy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from faithfulness import write_cell
-from images_data import auroc, doubted, load, scaled, scores
+from images_data import auroc, load, most_uncertain, scaled, scores
 from images_report import row, table
 
 import bayeslearn as bl
@@ -247,7 +247,7 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
         "rows": len(rows["y"]),
         "test_rows": len(found),
         **scores(found, rows["y_test"]),
-        "doubted": doubted(found, rows["y_test"]),
+        "most_uncertain": most_uncertain(found, rows["y_test"]),
         "seconds": seconds,
         "compile_seconds": compiling,
         "cpu_seconds": cpu,

@@ -38,7 +38,7 @@ def scaled(images: np.ndarray) -> np.ndarray:
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:
-    """Of the predictive classes of each row, in nats: its doubt."""
+    """Of the predictive classes of each row, in nats."""
     p = np.maximum(probabilities.astype(np.float64), 1e-30)
     return -np.sum(p * np.log(p), axis=1)
 
@@ -62,16 +62,16 @@ def scores(probabilities: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 
 def auroc(known: np.ndarray, other: np.ndarray) -> float:
-    """The probability that a row of the others has more doubt than one of the test rows."""
+    """The probability that a row of the others has a larger entropy than a test row."""
     ranks = rankdata(np.concatenate([entropy(known), entropy(other)]))
     own = ranks[len(known) :].sum() - len(other) * (len(other) + 1) / 2
     return float(own / (len(known) * len(other)))
 
 
-def doubted(probabilities: np.ndarray, y: np.ndarray, num: int = 8) -> list[dict]:
-    """The test rows with most doubt."""
-    doubt = entropy(probabilities)
+def most_uncertain(probabilities: np.ndarray, y: np.ndarray, num: int = 8) -> list[dict]:
+    """The test rows of largest entropy."""
+    entropies = entropy(probabilities)
     return [
         {"row": int(i), "says": int(probabilities[i].argmax()), "is": int(y[i])}
-        for i in np.argsort(-doubt, kind="stable")[:num]
+        for i in np.argsort(-entropies, kind="stable")[:num]
     ]

@@ -70,17 +70,17 @@ def table(folder: Path = RESULTS) -> str:
 
 
 def picture(name: str, data: Path, fashion: Path | None, folder: Path = RESULTS) -> None:
-    """The test images that each method doubts most: what it says, and what is right."""
+    """The test images of which each method is least sure: what it says, and what is right."""
     import matplotlib.pyplot as plt
 
     images = load(data, fashion, name)[2]
     found = {m: folder / f"{name}-{m}-0.json" for m in SHOWN}
     found = {m: json.loads(path.read_text()) for m, path in found.items() if path.exists()}
-    num = len(next(iter(found.values()))["doubted"])
+    num = len(next(iter(found.values()))["most_uncertain"])
     size = (1.05 * num + 0.8, 1.35 * len(found))
     figure, axes = plt.subplots(len(found), num, figsize=size, squeeze=False)
     for line, (method, cell) in zip(axes, found.items(), strict=True):
-        for axis, one in zip(line, cell["doubted"], strict=True):
+        for axis, one in zip(line, cell["most_uncertain"], strict=True):
             axis.imshow(images[one["row"]], cmap="gray_r")
             color = "tab:green" if one["says"] == one["is"] else "tab:red"
             axis.set_title(f"{one['says']} ({one['is']})", fontsize=9, color=color, pad=2)
@@ -88,7 +88,7 @@ def picture(name: str, data: Path, fashion: Path | None, folder: Path = RESULTS)
             axis.set_yticks([])
         line[0].set_ylabel(method, fontsize=9)
     figure.tight_layout(pad=0.4)
-    figure.savefig(FIGURES / f"doubted_{name}.png", dpi=90)
+    figure.savefig(FIGURES / f"images_{name}.png", dpi=90)
 
 
 def main() -> None:
