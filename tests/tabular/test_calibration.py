@@ -151,6 +151,6 @@ def test_command_line_refusals(tmp_path):
     homes().to_csv(tmp_path / "homes.csv", index=False)
     start = ("fit", tmp_path / "homes.csv", "--target", "price", "--out", tmp_path / "run")
     result = run(*start, "--calibrate", "temperature", *QUICK, code=2)
-    assert "`calibration` must be one of 'auto', 'conformal', 'scale', 'isotonic'" in result.stderr
+    assert "`--calibrate` must be one of 'auto', 'conformal', 'scale', 'isotonic'" in result.stderr
     result = run(*start, "--calibration-fraction", 0.3, *QUICK, code=2)
     assert "must be used with --calibrate" in result.stderr
