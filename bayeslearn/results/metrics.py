@@ -64,9 +64,6 @@ def crps(predictive: PredictiveBase, y: ArrayLike) -> float:
 
     The integral of (F(z) - [z >= y])^2, F being the distribution function of a new observation:
     by quadrature, or as a sum where y is a count. Columns of y are scored one by one.
-
-    >>> round(bl.metrics.crps(posterior.predict(x_held), y_held), 1)
-    0.2
     """
     _need(predictive, "regression", "crps")
     y = np.asarray(_uncensored(predictive, y), np.float64)
@@ -128,11 +125,7 @@ def _uncensored(predictive: PredictiveBase, y: ArrayLike) -> np.ndarray:
 
 
 def log_likelihood(predictive: PredictiveBase, y: ArrayLike) -> float:
-    """Mean log predictive density per row (higher is better).
-
-    >>> round(bl.metrics.log_likelihood(posterior.predict(x_held), y_held))
-    0
-    """
+    """Mean log predictive density per row (higher is better)."""
     return float(np.mean(predictive.log_prob(y)))
 
 

@@ -47,6 +47,7 @@ from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.predictive import Predictive
 from bayeslearn.results.scaled import ScaledPredictive
 from bayeslearn.results.sequential import update
+from bayeslearn.results.stored import from_stored, to_stored
 from bayeslearn.results.summaries import summarize
 from bayeslearn.sizes import check_seed
 from bayeslearn.storage import posteriors
@@ -347,32 +348,17 @@ class Posterior:
         has_chains = self.draws is not None and "log_density" in self.trace
         if outputs is None and has_chains and not self.target.is_density:
             outputs = outputs_at_rows(self.target, self.draws)
-        phases = [phase._asdict() for phase in self.phases]
-        scaling = None if self.scaling is None else self.scaling.to_list()
-        calibrator = None if self.calibrator is None else self.calibrator.to_dict()
-        stored = {"phases": phases, "scaling": scaling, "calibrator": calibrator}
-        return fields | stored | {"row_outputs": outputs}
+        return fields | to_stored(fields) | {"row_outputs": outputs}
 
     @classmethod
     def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
         """The inverse of `stored_fields`; what does not make a posterior is a `StorageError`."""
         try:
-            return cls._from_stored_fields(fields)
+            return cls(**fields | from_stored(fields))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise StorageError(
                 f"The file cannot be loaded: its description does not make a posterior ({error})."
             ) from error
-
-    @classmethod
-    def _from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:
-        phases = tuple(Phase(**phase) for phase in fields["phases"])
-        scaling = fields["scaling"]
-        if scaling is not None:
-            scaling = TableScaling.from_list(scaling)
-        calibrator = fields["calibrator"]
-        if calibrator is not None:
-            calibrator = Calibrator.from_dict(calibrator)
-        return cls(**fields | {"phases": phases, "scaling": scaling, "calibrator": calibrator})
 
     def to_arviz(self, *, num_samples: int = 1000, seed: int = 0) -> Any:
         """Draws, pointwise log-likelihood, data and statistics of the run, for ArviZ.
