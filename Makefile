@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+USABLE := $(VENV)/.usable
 
 PEERS := .peers
 DATA ?=  # folder with labour_mroz.csv.gz and splits/, for the benchmarks that need it
@@ -10,15 +11,23 @@ VERSUS := $(if $(strip $(DATA)),--data $(DATA)) --environments $(PEERS)
 
 .PHONY: demo test test-slow lint bench bench-gpu bench-peers peers peers-tables docs pictures clean
 
-$(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): about a minute."
+# $(1): the extras of pyproject.toml.
+define install
+	@echo "Setting up $(VENV): a minute or two."
 	@$(PYTHON) -m venv $(VENV)
 	@(while sleep 8; do echo "Installing ..."; done) & timer=$$!; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'; \
 	status=$$?; kill $$timer; exit $$status
-	@touch $(READY)
+	@touch $@
+endef
 
-demo: $(READY)
+$(READY): pyproject.toml constraints.txt
+	$(call install,dev)
+
+$(USABLE): pyproject.toml constraints.txt
+	$(call install,all)
+
+demo: $(if $(wildcard $(READY)),$(READY),$(USABLE))
 	$(BIN)/bayeslearn demo
 
 # Compiling is most of the time of most tests, and their problems are too small to repay optimising;

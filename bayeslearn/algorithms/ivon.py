@@ -21,7 +21,9 @@ averages it, but a run much shorter than 1 / (1 - beta2) steps ends where h bega
 
 **Start.** `start="constant"` is the paper's: h is `first_h` for all weights. Where its scale is
 far from the curvature, the first steps are far too long or too short; `start="laplace"` takes the
-curvature at the start, and is the default for small networks, after MAP.
+curvature at the start, and is the default for small networks, after MAP. Where rows are predicted
+well it is nearly 0, and a step of m / (h + d) leaves the mode at once: h starts at `first_h` or
+above.
 
 **Tempering.** The objective is E_q[log p(D | theta)] - T KL(q | prior), as in VOGN.
 
@@ -154,11 +156,11 @@ class IVON(SizedStep, ModeStart, KLWarmup):
     )
     start: str = hyper(
         "auto",
-        "first h: the curvature at the start (laplace), or `first_h`; auto: the curvature, and"
-        " `first_h` above 10,000 weights",
+        "first h: `first_h` (constant), or the curvature at the start where it is larger (laplace);"
+        " auto: laplace, and constant above 10,000 weights",
         choices=("auto", "laplace", "constant"),
     )
-    first_h: float = hyper(0.1, 'h at the start, for start="constant"', above=0)
+    first_h: float = hyper(0.1, "h at the start, or the least of it", above=0)
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(None, CLIP_DOC, above=0, optional=True, real=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
@@ -179,7 +181,8 @@ class IVON(SizedStep, ModeStart, KLWarmup):
         zeros = jax.tree.map(jnp.zeros_like, params)
         if self.setting("start") == "laplace":
             # At the temperature T the precision N h + lambda has N = num_data / T.
-            h = starting_s(key, target, params, target.num_data)
+            curvature = starting_s(key, target, params, target.num_data)
+            h = jax.tree.map(lambda leaf: jnp.maximum(leaf, self.first_h), curvature)
         else:
             h = jax.tree.map(lambda leaf: jnp.full_like(leaf, self.first_h), params)
         return IVONState(params, h, zeros, jnp.zeros((), jnp.int32))

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from bayeslearn.numerics import LOG_2PI
 from bayeslearn.predictive_base import PredictiveBase
 from bayeslearn.report.charts import Rows, calibration, column_names, first_column
 from bayeslearn.report.thinning import evenly_spaced, rounded, significant
@@ -29,7 +30,6 @@ SUFFIXES = {
     MISSING_SUFFIX.removeprefix(":"),
     *(f"{cycle}_{part}" for cycle in CYCLES for part in ("sin", "cos")),
 }
-LOG_2_PI_E = float(np.log(2 * np.pi * np.e))
 
 
 class Group(NamedTuple):
@@ -69,7 +69,9 @@ def baseline(
         error = float(np.mean((y - mean) ** 2))
         scores = {"rmse": np.sqrt(error)}
         if variance > 0:
-            scores["log_likelihood"] = -0.5 * (LOG_2_PI_E - 1 + np.log(variance) + error / variance)
+            scores["log_likelihood"] = -0.5 * (
+                (1.0 + LOG_2PI) - 1 + np.log(variance) + error / variance
+            )
         return {"label": f"predicting the mean, {_text(mean)}", "metrics": scores}
     counts = np.bincount(y_train, minlength=len(classes))
     top = int(np.argmax(counts))

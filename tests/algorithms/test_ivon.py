@@ -110,3 +110,14 @@ def test_a_temperature_scales_the_precision_of_the_data(problem, x64):
         state = algorithm.init(jax.random.key(0), target, params)
         std = tree.ravel(algorithm.approximation(target, state).std)
         np.testing.assert_allclose(std, (60 / temperature * 2.0 + 0.5) ** -0.5)
+
+
+def test_h_starts_no_smaller_than_first_h_where_rows_are_predicted_well(problem, x64):
+    """There the curvature is nearly 0, and m / (h + d) would leave the mode in one step."""
+    target, params = problem.model.bind((problem.x, problem.y), jax.random.key(0))
+    below = IVON(start="laplace", first_h=1e-3).init(jax.random.key(0), target, params)
+    curvature = vector(below.h)
+    assert curvature.min() > 1e-3
+    first = float(np.median(curvature))
+    state = IVON(start="laplace", first_h=first).init(jax.random.key(0), target, params)
+    np.testing.assert_allclose(vector(state.h), np.maximum(curvature, first))
