@@ -216,7 +216,10 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
         kind, settings, parts = METHODS[method]
         own = {k: f() if callable(f) else f for k, f in settings.items()}
         likelihood = bl.likelihoods.Categorical(10)
-        model = bl.Model(bayesian_network(arguments), likelihood, prior, **parts)
+        network = bayesian_network(arguments)
+        if kind == "mc-dropout":  # whose masks are put into the layers of a module
+            network = CNN(tuple(arguments.filters), arguments.units, jax.random.key(seed))
+        model = bl.Model(network, likelihood, prior, **parts)
         algorithm = bl.ALGORITHMS[kind](**own, **options)
         fitting = {"num_steps": steps, "batch_size": batch_size, "progress": False}
 
