@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayeslearn.errors import NotAvailableError, check_whole, refuse
+from bayeslearn.errors import NotAvailableError, Shown, check_whole, refuse
 from bayeslearn.predictive_summary import predictive_html
 from bayeslearn.tree import Array
 
@@ -86,6 +86,15 @@ class PredictiveBase(abc.ABC):
     def is_censored(self, y: ArrayLike) -> np.ndarray:
         """Of which rows of y only a bound is known, as of survival times."""
         return np.zeros(self.num_rows, bool)
+
+    def observed(self, y: ArrayLike) -> np.ndarray:
+        """As `align_y`; no row may be censored."""
+        number = int(np.sum(self.is_censored(y)))
+        if number:
+            shown = Shown(f"{number} censored of {self.num_rows} rows")
+            must = "hold observed numbers alone for this score"
+            refuse("y", shown, must, "log_likelihood and pit take censored rows.")
+        return self.align_y(y)
 
     @abc.abstractmethod
     def align_y(self, y: ArrayLike) -> np.ndarray:

@@ -12,6 +12,7 @@ from command_line import QUICK, run, run_json
 import bayeslearn as bl
 from bayeslearn.cli import app, runs
 from bayeslearn.errors import DivergenceError
+from bayeslearn.storage import sealed
 
 GOOD = "".join(f"{i},{i * i},{i / 7:.3f}\n" for i in range(30))
 BAD_FILES = {
@@ -115,7 +116,7 @@ def test_what_is_not_a_run(folder, tmp_path):
     (tmp_path / runs.TABLE).write_text("[]")
     refused = run("predict", tmp_path, folder / "new.csv", code=2)
     assert "it is not a mapping" in refused.stderr
-    (tmp_path / runs.TABLE).write_text("{}")
+    (tmp_path / runs.TABLE).write_text(sealed.dumps({}))
     refused = run("predict", tmp_path, folder / "new.csv", code=2)
     assert "does not describe a table" in refused.stderr
 
