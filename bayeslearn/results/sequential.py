@@ -242,7 +242,8 @@ def _update_draws(
     k_hat = np.inf
     is_sampler = algorithm.capabilities.is_sampler or isinstance(algorithm, MILE)
     if is_sampler:
-        weighed, k_hat, effective = reweighed(draws, target, batch, options["seed"])
+        is_chain = "log_density" in posterior.trace  # not the result of an earlier update
+        weighed, k_hat, effective = reweighed(draws, target, batch, options["seed"], is_chain)
         if k_hat < MAX_KHAT:
             note = (
                 f"Updated by importance weights: Pareto k-hat {k_hat:.2f}, worth {effective:.0f} of"
@@ -296,15 +297,19 @@ def _update_draws(
     return _rerun(new, algorithm, gaussian if is_full else draws.mean, options, note)
 
 
-def reweighed(draws: Draws, target: Target, batch: Batch, seed: int) -> tuple[Draws, float, float]:
+def reweighed(
+    draws: Draws, target: Target, batch: Batch, seed: int, is_chain: bool = False
+) -> tuple[Draws, float, float]:
     """Draws resampled by the likelihood of new rows, Pareto's k-hat, and the effective number.
 
     A draw that is there n times counts once with weight n, so that k-hat knows what earlier
-    updates cost.
+    updates cost; in a chain repeats are proposals that were rejected, and cost nothing.
     """
-    matrix = np.asarray(draws.matrix())
-    _, chosen, counts = np.unique(matrix, axis=0, return_index=True, return_counts=True)
-    distinct = jax.tree.map(lambda w: w[chosen], draws.flat())
+    distinct, counts = draws.flat(), np.ones(draws.num_draws)
+    if not is_chain:
+        matrix = np.asarray(draws.matrix())
+        _, chosen, counts = np.unique(matrix, axis=0, return_index=True, return_counts=True)
+        distinct = jax.tree.map(lambda w: w[chosen], distinct)
     log_weights = np.asarray(_log_likelihoods(target, distinct, batch)) + np.log(counts)
     log_weights, k_hat = psis(log_weights)
     weights = np.exp(log_weights)  # normalised

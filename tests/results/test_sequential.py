@@ -251,10 +251,9 @@ def test_weights_and_reruns_agree_with_the_exact_posterior(sampled, monkeypatch)
         old.update(new, history=(problem.x[:20], problem.y[:20]))
 
 
-def test_new_rows_count_by_their_weights(sampled, monkeypatch):
+def test_new_rows_count_by_their_weights(sampled):
     """Of draws and of a Gaussian q: a weight of n is the row n times, also in `num_data`."""
     problem, old = sampled
-    monkeypatch.setattr(sequential, "MAX_KHAT", np.inf)  # a rerun has noise of its own
     counts = np.array([2, 1, 3])
     new = 0.2 * problem.x[50:53], 0.2 * problem.y[50:53]
     repeated = tuple(np.repeat(part, counts, axis=0) for part in new)
@@ -293,6 +292,14 @@ def test_repeats_are_counted_in_khat(sampled):
         batch = old.target.batch((old.target.data.x[:1], old.target.data.y[:1]))
         _, _, effective = sequential.reweighed(Draws(few), old.target, batch, 0)
     assert effective <= 20.5
+
+
+def test_rejected_proposals_do_not_count_in_khat(sampled):
+    """Rows that say next to nothing leave nearly equal weights, whose k-hat is below 0."""
+    problem, old = sampled
+    assert len(np.unique(old.family.matrix(), axis=0)) < old.family.num_draws
+    found = old.update((0.2 * problem.x[50:53], 0.2 * problem.y[50:53]))
+    assert "importance weights: Pareto k-hat -" in found.notes[0]
 
 
 def test_vi_goes_on_from_draws(sampled):
