@@ -105,7 +105,7 @@ def _normal_scores(
     scores = ndtri((np.cumsum(mass) - 0.5 * mass) / total)
     scores = Scaling.of(scores, mass).apply(scores)
     standard = (values - mean) / scale
-    if _could_be_gaussian(float(mass @ (scores * standard) / total), np.count_nonzero(weight)):
+    if _could_be_gaussian(float(mass @ (scores * standard) / total), int(np.count_nonzero(weight))):
         wide = np.array([-WIDE, WIDE])
         return mean + scale * wide, wide
     if len(values) > MAX_KNOTS:

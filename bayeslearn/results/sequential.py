@@ -305,7 +305,7 @@ def reweighed(
     A draw that is there n times counts once with weight n, so that k-hat knows what earlier
     updates cost; in a chain repeats are proposals that were rejected, and cost nothing.
     """
-    distinct, counts = draws.flat(), np.ones(draws.num_draws)
+    distinct, counts = draws.flat(), np.ones(draws.num_draws, np.intp)
     if not is_chain:
         matrix = np.asarray(draws.matrix())
         _, chosen, counts = np.unique(matrix, axis=0, return_index=True, return_counts=True)
