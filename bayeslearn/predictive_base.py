@@ -87,13 +87,16 @@ class PredictiveBase(abc.ABC):
         """Of which rows of y only a bound is known, as of survival times."""
         return np.zeros(self.num_rows, bool)
 
-    def observed(self, y: ArrayLike) -> np.ndarray:
+    def observed(
+        self,
+        y: ArrayLike,
+        must: str = "hold observed numbers alone for this score",
+        remedy: str = "log_likelihood and pit take censored rows.",
+    ) -> np.ndarray:
         """As `align_y`; no row may be censored."""
         number = int(np.sum(self.is_censored(y)))
         if number:
-            shown = Shown(f"{number} censored of {self.num_rows} rows")
-            must = "hold observed numbers alone for this score"
-            refuse("y", shown, must, "log_likelihood and pit take censored rows.")
+            refuse("y", Shown(f"{number} censored of {self.num_rows} rows"), must, remedy)
         return self.align_y(y)
 
     @abc.abstractmethod

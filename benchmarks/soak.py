@@ -37,8 +37,8 @@ def anonymous() -> float:
     return int(found[1]) * 1024 / 1e6
 
 
-def new_shapes(number: int, is_padded: bool) -> dict:
-    """Fits of 30, 31, 32, ... rows: megabytes and compiled programs of each."""
+def names_of_compiled() -> list[str]:
+    """A list that grows by the name of each program that is compiled from here on."""
     compiled: list[str] = []
 
     def listen(event: str, duration: float, **details) -> None:
@@ -46,6 +46,12 @@ def new_shapes(number: int, is_padded: bool) -> dict:
             compiled.append(details.get("fun_name", "?"))
 
     monitoring.register_event_duration_secs_listener(listen)
+    return compiled
+
+
+def new_shapes(number: int, is_padded: bool) -> dict:
+    """Fits of 30, 31, 32, ... rows: megabytes and compiled programs of each."""
+    compiled = names_of_compiled()
     model = bl.Model(bl.networks.MLP([4]), bl.likelihoods.Gaussian(noise_scale=0.2))
     options = bl.FitOptions(merge_rows=is_padded)
     rng = np.random.default_rng(0)
@@ -81,13 +87,7 @@ def main(arguments: list[str] | None = None) -> dict:
     if given.shapes:
         return new_shapes(given.shapes, given.padded)
     warnings.simplefilter("ignore", bl.MixingWarning)
-    compiled: list[str] = []
-
-    def listen(event: str, duration: float, **details) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(details.get("fun_name", "?"))
-
-    monitoring.register_event_duration_secs_listener(listen)
+    compiled = names_of_compiled()
     model = bl.Model(bl.networks.MLP([4]), bl.likelihoods.Gaussian(noise_scale=0.2))
     walk = bl.MetropolisHastings(num_warmup=20, num_samples=20, thin=1)
     turns = [

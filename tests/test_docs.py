@@ -1,7 +1,6 @@
 """The documentation is true: its code runs and prints what it says, its names are all there."""
 
 import functools
-import importlib.util
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from docs_tools import load
 
 import bayeslearn as bl
 
@@ -31,14 +31,7 @@ LONG = {"comparing.md", "report.md", "sequential.md", "uncertainty.md"}  # as ar
 SETUP = {"comparing.md": TABLE, "report.md": TABLE + FITTED}
 
 
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks, run_page = tool("hooks"), tool("run_page")
+hooks, run_page = load("hooks"), load("run_page")
 
 
 def pages():

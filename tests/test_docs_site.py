@@ -1,6 +1,5 @@
 """The site: equations are typeset without a network, pictures belong to algorithms."""
 
-import importlib.util
 import json
 import re
 from html import escape
@@ -8,19 +7,13 @@ from pathlib import Path
 
 import pytest
 from browser import browse, in_a_browser
+from docs_tools import load
 
 import bayeslearn as bl
 
 DOCS = Path(__file__).parents[1] / "docs"
 ASSETS = DOCS / "assets"
 EQUATION = re.compile(r"^\$\$\n(.*?)\n\$\$$", re.DOTALL | re.MULTILINE)
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 hooks = load("hooks")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import inspect
 import re
 import warnings
 from pathlib import Path
 
 import pytest
+from docs_tools import load
 
 import bayeslearn as bl
 
@@ -24,13 +24,6 @@ MUST_HAVE = {
     *("bl.metrics.coverage", "bl.metrics.crps", "bl.metrics.log_likelihood", "bl.metrics.loo"),
     "bl.callbacks.CSVLogger",
 }
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 hooks, run_page = load("hooks"), load("run_page")

@@ -11,8 +11,7 @@ noise scale and more weights than rows the joint mode interpolates with almost n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from bayeslearn.algorithms.optimizers import (
     check_optimizer,
     make_optimizer,
 )
-from bayeslearn.algorithms.sized import Rate, SizedStep
+from bayeslearn.algorithms.sized import TrainedNetwork
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.models.priors.checks import require_fixed_scale, require_known_scale
@@ -72,7 +71,7 @@ def optimizer_step(
     return position, optimizer_state, info
 
 
-class MAP(SizedStep):
+class MAP(TrainedNetwork):
     """The plain network: the mode of the posterior, by any Optax optimiser.
 
     >>> posterior = bl.fit(model, bl.MAP(learning_rate=0.01), (x, y), seed=0, num_steps=500)
@@ -85,20 +84,6 @@ class MAP(SizedStep):
     capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False)
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.01, 1e-3),
-        "decay": ("power", "cosine"),
-    }
-
-    learning_rate: Rate = hyper(
-        None,
-        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
-        above=0,
-        optional=True,
-        real=True,
-        schedule=True,
-    )
-    power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)
     learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)
     optimizer_options: Options = hyper((), "further arguments of the optimiser", free=True)

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ from bayeslearn.algorithms.optimizers import (
     check_optimizer,
     make_optimizer,
 )
-from bayeslearn.algorithms.sized import Rate, SizedStep
+from bayeslearn.algorithms.sized import TrainedNetwork
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import Shown, refuse
 from bayeslearn.families import Dropout
@@ -80,7 +79,7 @@ class MCDropoutInfo(NamedTuple):
     nll: Array  # -E[log p(D | W)], estimated likewise
 
 
-class MCDropout(SizedStep):
+class MCDropout(TrainedNetwork):
     """Dropout with masks also in prediction: epistemic uncertainty at the cost of a plain network.
 
     Its limits: the posterior is singular (inputs of a layer are on or off; biases are constant),
@@ -98,20 +97,6 @@ class MCDropout(SizedStep):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
-    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.01, 1e-3),
-        "decay": ("power", "cosine"),
-    }
-
-    learning_rate: Rate = hyper(
-        None,
-        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
-        above=0,
-        optional=True,
-        real=True,
-        schedule=True,
-    )
-    power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)
     keep: float = hyper(0.95, "probability to keep an input of a weight layer", above=0, most=1)
     keep_by_layer: tuple[tuple[str, float], ...] = hyper(  # as pairs
         (),

@@ -5,8 +5,8 @@ The table of all such defaults is in `docs/which_method.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import optax
@@ -42,15 +42,18 @@ class RunLengthStep(Algorithm):
         return isinstance(getattr(self, "optimizer", None), optax.GradientTransformation)
 
     @property
+    def has_scheduled_rate(self) -> bool:
+        """Whether the step size is the user's function."""
+        return isinstance(getattr(self, "learning_rate", None), ScheduledRate)
+
+    @property
     def has_own_schedule(self) -> bool:
         """Whether the step size is the user's function, or that of an Optax object."""
-        rate = getattr(self, "learning_rate", None)
-        return self.has_own_optimizer or isinstance(rate, ScheduledRate)
+        return self.has_own_optimizer or self.has_scheduled_rate
 
     def with_run_length(self, num_steps: int) -> Self:
         """This algorithm for a run of `num_steps` steps, unless its length is set."""
-        is_function = isinstance(getattr(self, "learning_rate", None), ScheduledRate)
-        if self.length > 0 or not (self.has_decaying_rate or is_function):
+        if self.length > 0 or not (self.has_decaying_rate or self.has_scheduled_rate):
             return self
         return eqx.tree_at(lambda a: a.length, self, float(num_steps))
 
@@ -81,3 +84,22 @@ class SizedStep(RunLengthStep):
         if self.setting("decay") == "cosine":
             return warmup_cosine(rate, self.length)
         return robbins_monro(rate, self.decay_steps, self.power)
+
+
+class TrainedNetwork(SizedStep):
+    """Base of the methods that train one set of weights by an Optax optimiser (abstract)."""
+
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "learning_rate": (0.01, 1e-3),
+        "decay": ("power", "cosine"),
+    }
+
+    learning_rate: Rate = hyper(
+        None,
+        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+        schedule=True,
+    )
+    power: float = hyper(0.5, "of the decay 1 / (1 + t / decay_steps)^power", least=0)

@@ -22,7 +22,8 @@ from bayeslearn.inference.members import (
     hold_out,
     run_members,
 )
-from bayeslearn.inference.optimize import RunOutcome, StartingPoint, optimize
+from bayeslearn.inference.optimize import optimize
+from bayeslearn.inference.outcomes import RunOutcome, StartingPoint
 from bayeslearn.inference.phases import WarmStart
 from bayeslearn.inference.sample import sample
 from bayeslearn.inference.step_plan import StepPlan

@@ -21,8 +21,8 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.errors import DivergenceError, refuse
 from bayeslearn.families.base import Family
 from bayeslearn.inference.context import RunContext
-from bayeslearn.inference.optimize import RunOutcome
 from bayeslearn.inference.options import FitEvent
+from bayeslearn.inference.outcomes import RunOutcome
 from bayeslearn.jobs import num_workers, run_tasks
 from bayeslearn.models.target import Target
 from bayeslearn.precision import inside_double_precision

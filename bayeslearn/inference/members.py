@@ -23,8 +23,8 @@ from bayeslearn.errors import DivergenceError
 from bayeslearn.families.base import Family
 from bayeslearn.inference.chains import num_cores
 from bayeslearn.inference.context import RunContext, named_key
-from bayeslearn.inference.optimize import RunOutcome
 from bayeslearn.inference.options import FitEvent
+from bayeslearn.inference.outcomes import RunOutcome
 from bayeslearn.models.target import Target
 from bayeslearn.precision import inside_double_precision
 from bayeslearn.progress import Progress

@@ -22,7 +22,8 @@ from bayeslearn.errors import DivergenceError, check_whole, refuse
 from bayeslearn.inference.context import RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound
 from bayeslearn.inference.evaluation_plan import EVALUATIONS
-from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.optimize import PATIENCE, optimize
+from bayeslearn.inference.outcomes import StartingPoint
 from bayeslearn.models.target import Target
 from bayeslearn.precision import user_precision
 from bayeslearn.tree import PyTree

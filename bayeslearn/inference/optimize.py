@@ -27,8 +27,7 @@ from bayeslearn.inference.kernels import (
     run_steps,
 )
 from bayeslearn.inference.options import Phase
-from bayeslearn.inference.outcomes import RunOutcome as RunOutcome
-from bayeslearn.inference.outcomes import StartingPoint as StartingPoint
+from bayeslearn.inference.outcomes import RunOutcome, StartingPoint
 from bayeslearn.inference.run_state import (
     OptimizationState,
     join_segments,

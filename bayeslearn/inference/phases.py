@@ -13,7 +13,8 @@ from bayeslearn.errors import DivergenceError
 from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.kernels import log_joint
 from bayeslearn.inference.multistart import MultiStart
-from bayeslearn.inference.optimize import PATIENCE, StartingPoint, optimize
+from bayeslearn.inference.optimize import PATIENCE, optimize
+from bayeslearn.inference.outcomes import StartingPoint
 from bayeslearn.inference.step_plan import StepPlan, plan_steps
 from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target

@@ -28,8 +28,9 @@ from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.feature_maps import with_mapped_features
 from bayeslearn.inference.features import with_features
 from bayeslearn.inference.multistart import MultiStart
-from bayeslearn.inference.optimize import PATIENCE, RunOutcome, StartingPoint, optimize
+from bayeslearn.inference.optimize import PATIENCE, optimize
 from bayeslearn.inference.options import Phase
+from bayeslearn.inference.outcomes import RunOutcome, StartingPoint
 from bayeslearn.inference.phases import WarmStart, freeze_leaves, start_chains
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.sample import sample

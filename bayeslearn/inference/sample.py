@@ -17,8 +17,8 @@ from bayeslearn.errors import DivergenceError, StoppedError
 from bayeslearn.inference.chains import ChainPlacement, draw, sample_marginalized
 from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.kernels import init_state, init_state_from
-from bayeslearn.inference.optimize import RunOutcome, StartingPoint
 from bayeslearn.inference.options import Phase
+from bayeslearn.inference.outcomes import RunOutcome, StartingPoint
 from bayeslearn.inference.run_state import SamplingState, join_segments, pop_draws
 from bayeslearn.models.target import Target
 from bayeslearn.progress import Progress

@@ -179,15 +179,12 @@ def fit_calibrator(
     kind = predictive.kind
     check_method(method, kind)
     number = predictive.num_rows
-    censored = int(np.sum(predictive.is_censored(y)))
-    if censored:
-        must = "hold observed numbers alone to calibrate: of a censored row the true one is unknown"
-        remedy = (
-            "Leaving those rows out would bias the intervals; check predictions with"
-            " bl.metrics.pit and log_likelihood, which take censored rows."
-        )
-        refuse("y", Shown(f"{censored} censored of {number} rows"), must, remedy)
-    observed = np.asarray(predictive.align_y(y))
+    must = "hold observed numbers alone to calibrate: of a censored row the true one is unknown"
+    remedy = (
+        "Leaving those rows out would bias the intervals; check predictions with"
+        " bl.metrics.pit and log_likelihood, which take censored rows."
+    )
+    observed = np.asarray(predictive.observed(y, must, remedy))
     weight = np.ones(number) if weight is None else weight
     names: tuple[str | int, ...] | str | None = None
     index = np.zeros(number, int)
