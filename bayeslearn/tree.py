@@ -103,6 +103,9 @@ def all_finite(values: PyTree) -> Array:
     return jnp.all(jnp.stack(checks)) if checks else jnp.asarray(True)
 
 
+all_finite_compiled = jax.jit(all_finite)  # outside of compiled functions: one program for all
+
+
 def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
     """`new` if the scalar condition is true, else `old`, leaf by leaf."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

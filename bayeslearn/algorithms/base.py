@@ -97,6 +97,7 @@ class InfoFields(NamedTuple):
 
     progress: tuple[str, ...] = ()
     evaluation_only: tuple[str, ...] = ()  # each would need a pass over all weights per step
+    small_only: tuple[str, ...] = ()  # the same, but cheap up to LARGE_NETWORK weights
     counts: tuple[str, ...] = ()  # summed, not averaged, over the steps of a thinned draw
 
 

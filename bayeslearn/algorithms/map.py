@@ -82,7 +82,7 @@ class MAP(TrainedNetwork):
     name: ClassVar[str] = "map"
     title: ClassVar[str] = "maximum a posteriori, the plain network"
     capabilities: ClassVar[Capabilities] = Capabilities(has_lower_bound=False)
-    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",), small_only=("log_joint",))
 
     learn_noise: bool = hyper(True, "False: the likelihood's own parameters are frozen")
     optimizer: Optimizer = hyper("adam", "name of an Optax optimiser, or the object", free=True)

@@ -95,7 +95,7 @@ class MCDropout(TrainedNetwork):
     capabilities: ClassVar[Capabilities] = Capabilities(
         needs_gaussian_prior=True, has_lower_bound=False
     )
-    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
+    info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",), small_only=("log_joint",))
 
     keep: float = hyper(0.95, "probability to keep an input of a weight layer", above=0, most=1)
     keep_by_layer: tuple[tuple[str, float], ...] = hyper(  # as pairs

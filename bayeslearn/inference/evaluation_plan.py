@@ -20,7 +20,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
-from bayeslearn.data.batches import sample_rows
+from bayeslearn.data.batches import first_rows, sample_rows
 from bayeslearn.data.rows import Batch, weights_of
 from bayeslearn.models.target import Target
 from bayeslearn.tree import LARGE_NETWORK, PyTree
@@ -38,7 +38,8 @@ MAX_LOW_EVALUATIONS = 20  # in a row, far below the first or not finite, before 
 COST = 0.05  # of a run's steps, that its evaluations cost
 FORWARD = 1.0 / 3.0  # the cost of a forward pass, in gradients
 FREE = 1e8  # weights x rows x draws of an evaluation that is not worth a rule
-FEWEST, STEPS_BETWEEN = 10, 100  # evaluations, and steps between them, where a run can afford it
+FEWEST, STEPS_BETWEEN = 10, 200  # evaluations, and steps between them, where a run can afford it
+CALL = 100  # steps of the compiled loop
 FEW_DRAWS = 4
 FEWEST_LOW = 2  # evaluations in a row, before a run of few evaluations steps back
 PIECES = 8  # batches of rows in an evaluation, where a run can afford it
@@ -80,7 +81,7 @@ class EvaluationPlan(NamedTuple):
         """The target on its first rows, for the check of a start."""
         if self.piece is None or target.data is None:
             return target
-        return target.with_data(jax.tree.map(lambda leaf: leaf[: self.piece], target.data))
+        return target.with_data(first_rows(target.data, self.piece))
 
     def in_pieces(self, target: Target) -> Target:
         """The target with its network evaluated on a piece of the rows at a time."""
@@ -113,7 +114,7 @@ def start_target(algorithm: Algorithm, target: Target, params: PyTree, batch_siz
     """
     is_start = not algorithm.capabilities.init_is_result
     if num_weights(target, params) > LARGE_NETWORK and is_start and target.data is not None:
-        target = target.with_data(jax.tree.map(lambda leaf: leaf[:batch_size], target.data))
+        target = target.with_data(first_rows(target.data, batch_size))
     return algorithm.training_target(target, None)
 
 
@@ -147,8 +148,8 @@ def plan_evaluations(
         number = int(np.clip((budget - final) / (PIECES * least), FEWEST, most))
         number = max(1, min(number, int((budget - final) / least)))
         eval_every = -(-num_steps // number)
-        if eval_every > STEPS_BETWEEN:  # whole calls of the compiled loop
-            eval_every = round(eval_every / STEPS_BETWEEN) * STEPS_BETWEEN
+        if eval_every > CALL:  # whole calls of the compiled loop
+            eval_every = round(eval_every / CALL) * CALL
     eval_every = min(num_steps, eval_every)
     size = (budget - final) * eval_every / num_steps - draws * num_held_out
     pieces = int(np.clip(size / (draws * piece), 1, max(1, min(rows, EVAL_ROWS) // piece)))

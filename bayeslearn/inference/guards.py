@@ -38,7 +38,7 @@ SCALE_OUT_OF_RANGE = (
 def check_finite_start(target: Target, state: PyTree, params: PyTree) -> None:
     """Refuse a start at which the density or the state is not finite."""
     value = float(log_joint(target, params))
-    if not (math.isfinite(value) and bool(tree.all_finite(state))):
+    if not (math.isfinite(value) and bool(tree.all_finite_compiled(state))):
         raise DivergenceError(
             f"The log-density at the starting point is {value}. Scale x and y to unit variance, or"
             " start elsewhere with `init=`."

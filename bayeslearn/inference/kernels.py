@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.mesh import Layout
 from bayeslearn.families.base import Family
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 
 @partial(jax.jit, static_argnames="layout")
@@ -67,9 +67,7 @@ def has_slow_loops(target: Target, params: PyTree, layout: Layout | None) -> boo
     return "conv_general_dilated" in str(jax.make_jaxpr(target.outputs)(params, rows))
 
 
-def run_steps(
-    algorithm: Algorithm, *, one_by_one: bool = False, **arguments: Any
-) -> tuple[PyTree, dict[str, Array], Array, Array]:
+def run_steps(algorithm: Algorithm, *, one_by_one: bool = False, **arguments: Any) -> StepResults:
     """`_steps`; where one of them was not finite, again from the start and without it.
 
     So that steps which are all finite, as they nearly always are, need not keep the old state.
@@ -77,18 +75,27 @@ def run_steps(
     """
     steps = _single_steps if one_by_one else _looped_steps
     results = steps(algorithm, skips=False, **arguments)
-    return steps(algorithm, skips=True, **arguments) if int(results[2]) else results
+    return steps(algorithm, skips=True, **arguments) if results.nonfinite else results
 
 
-def _looped_steps(
-    algorithm: Algorithm, **arguments: Any
-) -> tuple[PyTree, dict[str, Array], Array, Array]:
-    return _steps(algorithm, order=None, **arguments)[:4]
+class StepResults(NamedTuple):
+    """The state on the device; the rest on the host."""
+
+    state: PyTree
+    infos: dict[str, np.ndarray]
+    nonfinite: int  # steps
+    is_finite: bool  # the state
+
+
+def _looped_steps(algorithm: Algorithm, **arguments: Any) -> StepResults:
+    state, *others, _ = _steps(algorithm, order=None, **arguments)
+    infos, nonfinite, finite = jax.device_get(others)  # one transfer
+    return StepResults(state, infos, int(nonfinite), bool(finite))
 
 
 def _single_steps(
     algorithm: Algorithm, *, state: PyTree, begin: int, count: int, length: int, **arguments: Any
-) -> tuple[PyTree, dict[str, Array], Array, Array]:
+) -> StepResults:
     """The same steps without a compiled loop; a count of none compiles, by a step thrown away."""
     order, infos = None, []
     nonfinite, finite = jnp.zeros((), jnp.int32), jnp.asarray(True)
@@ -104,14 +111,12 @@ def _single_steps(
         )
         if count == 0:
             jax.block_until_ready(new)
-            return state, {}, nonfinite, jnp.asarray(True)
+            return StepResults(state, {}, 0, True)
         state, nonfinite = new, nonfinite + skipped
         infos.append(info)
-    found = jax.device_get(infos)
-    joined: dict[str, Any] = {
-        name: np.concatenate([info[name] for info in found]) for name in found[0]
-    }
-    return state, joined, nonfinite, finite
+    found, number, is_finite = jax.device_get((infos, nonfinite, finite))
+    joined = {name: np.concatenate([info[name] for info in found]) for name in found[0]}
+    return StepResults(state, joined, int(number), bool(is_finite))
 
 
 def _order(
@@ -182,7 +187,7 @@ def _steps(
         batch = batch if layout is None else layout.on_rows(batch)
         here = algorithm.training_target(target, t)
         new, info = algorithm.step(jax.random.fold_in(key_step, t), here, state, batch)
-        info = _recorded(algorithm, info)
+        info = _recorded(algorithm, state, info)
         new = new if layout is None else layout.on_state(new)
         finite = tree.all_finite(info)
         state = tree.where(finite, new, state) if skips else new
@@ -198,7 +203,7 @@ def _steps(
         order = permutation(key_data, begin // num_batches, rows)
     first, _ = batch_of(jnp.asarray(begin), jnp.zeros((), jnp.int32), order)
     shapes = jax.eval_shape(algorithm.step, key_step, target, state, first)[1]
-    shapes = _recorded(algorithm, shapes)
+    shapes = _recorded(algorithm, state, shapes)
     infos = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
     carry = (state, order, infos, jnp.zeros((), jnp.int32))
     if is_single:
@@ -209,9 +214,11 @@ def _steps(
     return state, infos, nonfinite, tree.all_finite(state), order
 
 
-def _recorded(algorithm: Algorithm, info: PyTree) -> dict[str, Array]:
+def _recorded(algorithm: Algorithm, state: PyTree, info: PyTree) -> dict[str, Array]:
     """What is recorded of every step: not what would need a pass over the weights of its own."""
-    skipped = algorithm.info_fields.evaluation_only
+    skipped, small_only = algorithm.info_fields.evaluation_only, algorithm.info_fields.small_only
+    if small_only and tree.size(algorithm.position(state)) > LARGE_NETWORK:
+        skipped += small_only
     return {name: value for name, value in info._asdict().items() if name not in skipped}
 
 
@@ -223,6 +230,12 @@ def refresh(algorithm: Algorithm, target: Target, state: PyTree, key: Array) -> 
     if not getattr(algorithm, "learn_noise", True):
         new = dataclasses.replace(new, likelihood=target.likelihood)
     return new
+
+
+@jax.jit
+def approximation(algorithm: Algorithm, target: Target, state: PyTree) -> Family:
+    """The q of a state, by one program; of few weights the single operations are cheaper."""
+    return algorithm.approximation(target, state)
 
 
 @jax.jit

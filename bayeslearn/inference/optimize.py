@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +42,7 @@ from bayeslearn.tree import Array, PyTree
 
 PATIENCE = 20  # evaluations without a new best before stopping
 CHUNK = 100  # steps per compiled call
+_fold_in = jax.jit(jax.random.fold_in)
 
 
 def optimize(
@@ -87,7 +89,8 @@ class _Loop:
         self.num_steps = num_steps - self.done
         # A fixed length, so that runs of other lengths do not compile again.
         stream = context.stream
-        self.length = CHUNK if stream is None else stream.length(self.base)
+        chunk = CHUNK if jax.default_backend() == "cpu" else 2 * CHUNK  # each has a fixed cost
+        self.length = chunk if stream is None else stream.length(self.base)
         self.limit = context.chunk_limit(self.length)
         self.key_evaluate = named_key(context.key, "evaluate")
         self.batch_size = context.batch_size
@@ -178,13 +181,14 @@ class _Loop:
         if context.checkpointer is not None:
             saved = context.checkpointer.saved_state(context.phase)
         if saved is None:
-            state = self.begin()
-            guards.check_finite_start(self.plan.first_piece(self.base), state, self.params)
-            run = OptimizationState(state, self.base, self.patience, self.num_steps)
+            run = OptimizationState(self.begin(), self.base, self.patience, self.num_steps)
             if context.phase == MAIN and measures_start(
                 self.algorithm, run.length, self.eval_every
             ):
                 self.first = self.metrics_of(run)
+            if self.first is None or not math.isfinite(self.first["bound"]):
+                start = self.plan.first_piece(self.base)
+                guards.check_finite_start(start, run.state, self.params)
             run.stop_reason = f"All {self.num_steps} steps were done."
             return run
         put = None if context.layout is None else context.layout.put_state
@@ -222,7 +226,7 @@ class _Loop:
             algorithm = self.algorithm.with_run_length(self.done + run.length)
             if run.rate_scale != 1.0:
                 algorithm = algorithm.with_shorter_steps(run.rate_scale)
-            run.state, info, nonfinite, finite = advance(
+            results = advance(
                 algorithm,
                 target=run.target,
                 state=run.state,
@@ -230,11 +234,12 @@ class _Loop:
                 count=count,
                 stream=stream,
             )
-            for name, values in info.items():
-                run.infos.setdefault(name, []).append(np.asarray(values)[:count])
+            run.state = results.state
+            for name, values in results.infos.items():
+                run.infos.setdefault(name, []).append(values[:count])
             run.position += count
-            run.nonfinite += int(nonfinite)
-            if not bool(finite) or run.nonfinite > self.eval_every // 2:
+            run.nonfinite += results.nonfinite
+            if not results.is_finite or run.nonfinite > self.eval_every // 2:
                 guards.back_off(run)
                 guards.check_can_continue(self.algorithm, run, guards.NONFINITE)
                 return False
@@ -264,7 +269,7 @@ class _Loop:
         """Evaluate the new state; then guards, early stopping and the callback."""
         context, algorithm = self.context, self.algorithm
         if run.target.refreshes:
-            key = jax.random.fold_in(self.key_at(run.step), 1)
+            key = _fold_in(self.key_at(run.step), 1)
             run.target = refresh(algorithm, run.target, run.state, key)
         target = self.plan.bind(run.target, self.eval_rows)
         values = self.metrics_of(run)
@@ -287,7 +292,7 @@ class _Loop:
 
     def key_at(self, step: int) -> Array:
         """That of an evaluation."""
-        return jax.random.fold_in(self.key_evaluate, step)
+        return _fold_in(self.key_evaluate, step)
 
     def guard(
         self,

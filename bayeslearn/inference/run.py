@@ -27,6 +27,7 @@ from bayeslearn.inference.composite import MemberSettings, run_composite
 from bayeslearn.inference.context import RunContext
 from bayeslearn.inference.feature_maps import with_mapped_features
 from bayeslearn.inference.features import with_features
+from bayeslearn.inference.kernels import approximation
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, optimize
 from bayeslearn.inference.options import Phase
@@ -40,7 +41,7 @@ from bayeslearn.models.target import Target
 from bayeslearn.precision import to_host
 from bayeslearn.storage.checkpoints import Checkpointer
 from bayeslearn.storage.fingerprints import digest, fingerprint
-from bayeslearn.tree import PyTree
+from bayeslearn.tree import LARGE_NETWORK, PyTree
 
 ONE_START = (
     "Several modes were not looked for: all chains start from one point. Let `fit` initialise the"
@@ -240,7 +241,10 @@ def _run_single(
     warm = 0.0 if begin is None else begin.compile_time
     state = context.gather_to_host(outcome.state)
     target = context.target_on_host(outcome.target)
-    family = algorithm.approximation(target, state, outcome.draws)
+    if tree.size(starts[0]) > LARGE_NETWORK and outcome.draws is None:
+        family = approximation(algorithm, target, state)
+    else:
+        family = algorithm.approximation(target, state, outcome.draws)
     if isinstance(algorithm, Joint):
         algorithm, state = algorithm.inner, state.inner
     outcome = outcome._replace(state=state, compile_time=outcome.compile_time + warm)

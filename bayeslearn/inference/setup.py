@@ -337,6 +337,12 @@ def _default_multistart(request: Request, target: Target, start: PyTree) -> Mult
     return MultiStart() if is_default else None
 
 
+@jax.jit  # on the device: the rows may be many
+def _largest(leaf: Array) -> Array:
+    """The largest absolute value of each column."""
+    return jnp.max(jnp.abs(leaf.reshape(len(leaf), -1)), axis=0)
+
+
 def _warn_of_data(target: Target) -> None:
     """`fit` scales nothing; priors and step sizes are made for columns of about unit variance."""
     assert target.data is not None
@@ -347,8 +353,7 @@ def _warn_of_data(target: Target) -> None:
     for name, leaf in zip(names, jax.tree.leaves(target.data.x), strict=True):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             continue
-        # On the device: the rows may be many.
-        largest = np.asarray(jnp.max(jnp.abs(leaf.reshape(len(leaf), -1)), axis=0), np.float64)
+        largest = np.asarray(_largest(leaf), np.float64)
         odd = largest[(largest > SCALE_WARNING) | ((largest > 0) & (largest < 1 / SCALE_WARNING))]
         if odd.size:
             found.append(

@@ -333,8 +333,10 @@ def check_params(params: PyTree) -> PyTree:
                 Shown(f"{name} of type {jnp.result_type(leaf)}"),
                 "hold floating-point arrays only",
             )
-        if not bool(jnp.all(jnp.isfinite(leaf))):
-            refuse("params", Shown(f"NaN or infinity in {name}"), "be finite")
+    if not tree.all_finite_compiled(params):
+        leaves = dict(zip(tree.leaf_names(params), jax.tree.leaves(params), strict=True))
+        name = next(name for name, leaf in leaves.items() if not np.all(np.isfinite(leaf)))
+        refuse("params", Shown(f"NaN or infinity in {name}"), "be finite")
     if not jax.tree.leaves(params):
         refuse("params", params, "hold at least one array", "The network has nothing to learn.")
     return params
