@@ -143,6 +143,7 @@ def check_inputs(x: PyTree) -> PyTree:
 
 
 MAX_MERGED = 2048
+PIECES = 8  # at most, of a merged row that may be held out in part
 MIN_PADDED = 16  # rows are padded to multiples of this, and of about an eighth of their number
 
 
@@ -164,6 +165,9 @@ def merge_rows(data: Data, seed: int) -> Rows:
 
     The result depends on neither the order of rows nor on whether one is repeated or weighted. More
     than MAX_MERGED rows are only put in order.
+
+    Where x holds a few values only, the same x is found with several y. Such rows stay in up to
+    PIECES parts: who holds out rows would otherwise hold out all that was seen of a y at that x.
     """
     x, y, weight = check_data(data)
     weight = np.ones(len(y)) if weight is None else weight
@@ -176,7 +180,25 @@ def merge_rows(data: Data, seed: int) -> Rows:
     _, first, where = np.unique(table, axis=0, return_index=True, return_inverse=True)
     merged = rows.take(first)
     merged = merged._replace(weight=np.bincount(where.reshape(-1), rows.weight, len(first)))
-    return merged.take(order.permutation(len(first)))
+    num_inputs = sum(leaf.shape[1] for leaf in leaves[:-1])
+    merged = _in_pieces(merged, table[first, :num_inputs])
+    return merged.take(order.permutation(len(merged.y)))
+
+
+def _in_pieces(rows: Rows, inputs: np.ndarray) -> Rows:
+    """Merged rows whose inputs occur in several of them, as several rows of equal shares."""
+    _, where, counts = np.unique(inputs, axis=0, return_inverse=True, return_counts=True)
+    is_shared = counts[where.reshape(-1)] > 1
+    copies = np.floor(np.minimum(rows.weight, 1e9)).astype(int)
+    pieces = np.where(is_shared, np.clip(copies, 1, PIECES), 1)
+    if np.all(pieces == 1):
+        return rows
+    parts = rows.take(np.repeat(np.arange(len(pieces)), pieces))
+    number = np.repeat(pieces, pieces)
+    place = np.arange(len(number)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    whole = np.maximum(np.repeat(copies, pieces), 1)
+    share = (whole // number + (place < whole % number)) / whole
+    return parts._replace(weight=np.where(number > 1, parts.weight * share, parts.weight))
 
 
 def pad_rows(rows: Rows) -> Rows:

@@ -1,11 +1,11 @@
 """What `method="auto"` can choose, by the size of the table. Knows no data and runs nothing.
 
     work = rows x weights of the network
-    up to 5e7      MILE, or the ensemble that it starts from
+    up to 2e8      MILE, or the ensemble that it starts from
     beyond         an ensemble, trained on minibatches
 
-Chains are shorter the larger the work, so that a fit takes about a minute on two cores; with a
-budget they are as long as it allows.
+Chains are shorter the larger the work, so that a fit takes about a minute on two cores (above 5e7 a
+few minutes); with a budget they are as long as it allows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from bayeslearn.models.priors import Hierarchical, Normal
 from bayeslearn.models.priors.base import Prior
 
 PLAIN, ENSEMBLE, MILE_NAME = MAP.name, Ensemble.name, MILE.name
-MAX_WORK = 5e7  # rows times weights, of one gradient
+MAX_WORK = 2e8  # rows times weights, of one gradient
 TOTAL_WORK = 4e11  # of all chains together
+LARGEST_WORK = 1e12  # the same, where chains of MIN_STEPS are more than TOTAL_WORK
 USUAL_SECONDS = 60.0  # that they take on two cores
 KEPT_DRAWS = 800  # in all
 MAX_DRAWN = 6.4e7  # weights of all draws together, 256 MB
@@ -35,6 +36,7 @@ MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 TINY_TABLE = 100  # rows; below, a network must be better than a linear model
 SMALL_TABLE = 400  # rows; a smaller network is enough below
+MEDIUM_TABLE = 1000  # rows; of classes, a wider network comes first from here on
 LARGE_TABLE = 2000  # rows; a linear model is not tried from here on
 LINEAR: tuple[int, ...] = ()
 HIERARCHICAL = "hierarchical"  # prior scales that chains infer; see `bl.priors.Hierarchical`
@@ -76,10 +78,12 @@ class Method(NamedTuple):
 
 def network_sizes(num_rows: int, has_classes: bool) -> tuple[tuple[int, ...], ...]:
     """Hidden layers that are tried; the first with everything else, () is the linear model."""
-    shallow, deep = (16, 16), (16, 16, 16, 16)
+    shallow, deep, wide = (16, 16), (16, 16, 16, 16), (32, 32, 32)
     if num_rows < SMALL_TABLE:
         return (LINEAR, shallow) if num_rows < TINY_TABLE else (shallow, LINEAR)
-    sizes = (shallow, deep) if has_classes else (deep, shallow)
+    sizes = (deep, shallow)
+    if has_classes:
+        sizes = (shallow, wide) if num_rows < MEDIUM_TABLE else (wide, shallow)
     return (*sizes, LINEAR) if num_rows < LARGE_TABLE else sizes
 
 
@@ -102,10 +106,9 @@ def method_for(name: str, work: float, speed: float = 1.0, num_weights: float = 
     if name != MILE_NAME:
         return Method(name, members, 0)
     steps = TOTAL_WORK * speed / (2 * members * work)
+    least = min(MIN_STEPS, LARGEST_WORK / (2 * members * work))
     draws = int(min(KEPT_DRAWS, MAX_DRAWN / num_weights))
-    return Method(
-        name, members, int(min(MAX_STEPS * max(speed, 1.0), max(MIN_STEPS, steps))), draws
-    )
+    return Method(name, members, int(min(MAX_STEPS * max(speed, 1.0), max(least, steps))), draws)
 
 
 def trial_steps(work: float, budget: float | None) -> tuple[int, int | str]:

@@ -6,7 +6,8 @@ Candidates are compared by the log-likelihood of these out-of-fold rows: noise a
 then the prior scale of the best where an ensemble needs one (chains infer it). A candidate
 replaces the one before it where it is better by a standard error of the difference. Of the best
 the chains are chosen, the ensemble where it is better by a standard error, and the plain network
-where they are not better than it by a standard error or 0.02 nats.
+where it is better than both by a standard error. Where they tie, an average over networks is the
+safer choice: its log-likelihood is never below the mean of its members'.
 
 The choice does not depend on the machine's speed unless there is a budget.
 """
@@ -48,9 +49,7 @@ from bayeslearn.tabular.timing import MIN_SHARE, Callback, within_budget
 from bayeslearn.tabular.trials import Problem, Trial
 
 FILE = "selection"
-CLEAR_GAIN = 1.0  # standard errors by which a candidate must be better than the one before it
-SMALL_GAIN = 0.02  # nats a row; a larger one is taken even if few rows leave it uncertain
-SMALL_SHARE = 0.05  # the same as a fraction of the plain network's log loss
+CLEAR_GAIN = 1.0  # standard errors by which a choice must be better than the one before it
 
 
 class Selection(NamedTuple):
@@ -158,16 +157,13 @@ def choose(
         f" {len(best.y)} out-of-fold rows, {best.mean(name):.3f}; a plain network has"
         f" {best.mean(PLAIN):.3f}."
     )
-    small = SMALL_GAIN
-    if problem.is_classification:
-        small = min(small, SMALL_SHARE * -best.mean(PLAIN))
-    if gain <= error and gain < small:
-        name = PLAIN
+    if -gain > CLEAR_GAIN * error:
         note = (
-            f"auto: with {_described(best.candidate)} no method predicts out-of-fold rows better"
-            f" than the plain network by a standard error ({gain:.3f}, {error:.3f}): it is"
+            f"auto: with {_described(best.candidate)} the plain network predicts out-of-fold rows"
+            f" better than {name} by more than a standard error ({-gain:.3f}, {error:.3f}): it is"
             " returned."
         )
+        name = PLAIN
     work, num_weights = problem.work(best.candidate), problem.num_weights(best.candidate)
     if problem.budget is None:
         method = method_for(name, work, num_weights=num_weights)

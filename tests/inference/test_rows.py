@@ -9,6 +9,7 @@ import problems
 import pytest
 
 import bayeslearn as bl
+from bayeslearn.data.rows import merge_rows
 from bayeslearn.errors import ArgumentError
 from bayeslearn.results import metrics
 
@@ -62,6 +63,26 @@ def test_merged_rows_give_the_same_bits_and_leave_the_rows_as_they_were(problem)
     assert metrics.loo(
         fit(model, shuffled, "conjugate", num_steps="auto", **merged)
     ).elpd_i.shape == (COUNTS.sum(),)
+
+
+def test_merged_rows_of_shared_inputs_can_be_held_out_in_part():
+    """Of a table of few values every y at an x is held out in part, not all that was seen of it."""
+    x = np.repeat([[0.0], [1.0]], 20, axis=0)
+    y = np.concatenate([np.arange(20) % 4 == 0, np.ones(20, bool)]).astype(int)
+    rows = merge_rows((x, y), 0)
+    both = rows.x[:, 0] == 0
+    assert rows.weight.sum() == 40
+    assert sorted(rows.weight[both & (rows.y == 1)]) == [1.0] * 5
+    assert sorted(rows.weight[both & (rows.y == 0)]) == [1.0] * 1 + [2.0] * 7
+    assert rows.weight[~both].tolist() == [20.0]  # a single y: one row
+    weighted = merge_rows((x[[0, 1, 20]], y[[0, 1, 20]], [5.0, 15.0, 20.0]), 0)
+    again = merge_rows((rows.x, rows.y, rows.weight), 0)
+    for same in (weighted, again):
+        for one, other in zip(rows, same, strict=True):
+            np.testing.assert_array_equal(one, other)
+    light = merge_rows((x, y, np.full(40, 0.1)), 0)
+    assert len(light.y) == 3
+    np.testing.assert_allclose(sorted(light.weight), [0.5, 1.5, 2.0])
 
 
 def test_weights_of_held_out_rows_count(problem):

@@ -127,15 +127,13 @@ def test_rows_that_cannot_be_held_out_have_the_first_candidate(short, keys):
 
 
 def test_the_plain_network_has_its_own_name(short, monkeypatch):
-    monkeypatch.setattr(selection, "SMALL_GAIN", np.inf)
-    monkeypatch.setattr(Trial, "gain_over", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(Trial, "gain_over", lambda *_: (-2.0, 1.0))
     x = np.linspace(0.0, 1.0, 20)[:, None]
     settings = {"hidden": (), "noise": "learned", "num_steps": 100, "random_state": 0}
     assert bl.BayesianNNRegressor(**settings).fit(x, x[:, 0]).chosen_["method"] == "map"
 
 
-def test_classes_and_an_ensemble(short, monkeypatch):
-    monkeypatch.setattr(selection, "SMALL_GAIN", -np.inf)  # a plain network has no temperature
+def test_classes_and_an_ensemble(short):
     rng = np.random.default_rng(1)
     x = rng.normal(size=(80, 2))
     labels = np.where(x[:, 0] + 0.3 * rng.normal(size=80) > 0, "yes", "no")
@@ -210,7 +208,7 @@ def test_tiny_tables_begin_with_a_linear_model():
     assert candidates.network_sizes(150, True)[0] != ()
 
 
-def test_the_plain_network_is_returned_where_nothing_is_better(monkeypatch):
+def test_the_plain_network_is_returned_where_it_is_better(monkeypatch):
     monkeypatch.setattr(selection, "_all_scores", lambda *_: {})
     rng = np.random.default_rng(3)
     noise = rng.normal(size=100)
@@ -222,11 +220,11 @@ def test_the_plain_network_is_returned_where_nothing_is_better(monkeypatch):
         values = {"map": np.zeros(100) - 1, "mile": away - 1, "ensemble": noise - 9}
         return selection.choose(problem, (best := trial(**values)), [best], [], 1.0)
 
-    assert chosen(0.01).method.name == "map"
-    assert "it is returned" in chosen(0.01).note
-    assert chosen(0.05).method.name == "mile"  # a standard error is 0.1, but so much is worth it
+    assert chosen(-0.5).method.name == "map"  # a standard error is 0.1
+    assert "it is returned" in chosen(-0.5).note
+    assert chosen(-0.05).method.name == "mile"
     assert chosen(0.5).method.name == "mile"
-    assert chosen(0.01).method.algorithm().num_members == 1
+    assert chosen(-0.5).method.algorithm().num_members == 1
 
 
 def test_the_temperature_sharpens_what_is_too_cautious_and_not_more():
@@ -254,6 +252,9 @@ def test_chains_are_shorter_on_larger_tables_and_longer_with_a_budget():
     assert method_for("mile", 2e7, speed=4.0).num_steps > large.num_steps
     assert candidates.allows_chains(1e5)
     assert not candidates.allows_chains(1e9)
+    huge = method_for("mile", candidates.MAX_WORK)
+    assert huge.num_steps < candidates.MIN_STEPS
+    assert 2 * 4 * huge.num_steps * candidates.MAX_WORK <= candidates.LARGEST_WORK
     algorithm = small.algorithm()
     kept = algorithm.sampler.num_samples * algorithm.num_members
     assert kept <= 1000
