@@ -1,17 +1,20 @@
-"""Deep networks: a convolutional network on MNIST or Fashion-MNIST, ours beside a plain Adam loop.
+"""Deep networks: networks for images on MNIST or Fashion-MNIST, ours beside a plain Adam loop.
 
     python benchmarks/images.py --data DIR [--fashion DIR] [--name mnist] [--methods NAME ...]
+    python benchmarks/images.py --data DIR --network resnet --once --time-limit 240    or vit
     python benchmarks/images.py --table
     python benchmarks/images_report.py --data DIR --fashion DIR      the pictures
 
 DIR holds NAME.npz (x_train, y_train, x_test, y_test); Fashion-MNIST may also be what Debian's
 package dataset-fashion-mnist holds (`apt-get download`, `dpkg -x`, no root). Every method runs in a
-process of its own, with its defaults, the same network (32 and 64 filters, 128 units, Equinox),
-batches and steps; `--width small` is for a CPU. The plain loop is `optax.adamw` with a cosine from
-1e-3 to 0. A cell is a JSON file in benchmarks/results/images. Each run is done twice: seconds to
-run are those of the second (data moved to the device included), seconds to compile what the first
-took longer. Predictions are averaged over 64 draws of q. `std ratio` is the median over weights of
-q's standard deviation divided by the prior's: a q of no width has none. AUROC is how
+process of its own, with its defaults, the same network, batches and steps. `--network cnn` has 32
+and 64 filters and 128 units, `resnet` the four stages of ResNet-18 from 64 channels on (with groups
+normalised, not batches), `vit` six blocks of attention of width 192 on patches of 4 x 4; their
+methods are `FEW` unless said. `--width small` is for a CPU. The plain loop is `optax.adamw` with a
+cosine from 1e-3 to 0. A cell is a JSON file in benchmarks/results/images. Each run is done twice:
+seconds to run are those of the second (data moved to the device included), seconds to compile what
+the first took longer. Predictions are averaged over 64 draws of q. `std ratio` is the median over
+weights of q's standard deviation divided by the prior's: a q of no width has none. AUROC is how
 well the entropy of the predicted classes tells images of the other data set, or of this one rotated
 by 90 degrees, from test images; `at 80 %` is the accuracy on the 80 % of test images of least
 entropy.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -33,13 +37,13 @@ from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from faithfulness import write_cell
 from images_data import auroc, load, most_uncertain, scaled, scores
+from images_networks import NETWORKS, SMALL_NETWORKS, Functions, cnn, network
 from images_report import row, table
 
 import bayeslearn as bl
@@ -66,38 +70,8 @@ METHODS: dict[str, tuple[str, dict, dict]] = {  # the algorithm, its options, th
     "sghmc": ("sghmc", {}, {}),
     "noisy-kfac": ("noisy-kfac", {}, {}),
 }
+FEW = (PLAIN, "ivon", "vogn", "laplace")  # of the larger networks
 SMALL = {"filters": (4, 8), "units": 32, "rows": 6000, "test_rows": 2000, "draws": 32}
-
-
-class CNN(eqx.Module):
-    """Two convolutions with pooling, one hidden layer."""
-
-    first: eqx.nn.Conv2d
-    second: eqx.nn.Conv2d
-    hidden: eqx.nn.Linear
-    last: eqx.nn.Linear
-
-    def __init__(self, filters: tuple[int, int], units: int, key: jax.Array):
-        keys = jax.random.split(key, 4)
-        self.first = eqx.nn.Conv2d(1, filters[0], 3, padding=1, key=keys[0])
-        self.second = eqx.nn.Conv2d(filters[0], filters[1], 3, padding=1, key=keys[1])
-        self.hidden = eqx.nn.Linear(filters[1] * 49, units, key=keys[2])
-        self.last = eqx.nn.Linear(units, 10, key=keys[3])
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        pool = eqx.nn.MaxPool2d(2, 2)
-        x = pool(jax.nn.relu(self.first(x)))
-        x = pool(jax.nn.relu(self.second(x)))
-        return self.last(jax.nn.relu(self.hidden(x.reshape(-1))))
-
-
-class PlainLogits(eqx.Module):
-    """Logits of the plain network as a function of its weights."""
-
-    static: CNN
-
-    def __call__(self, params: CNN, rows: jax.Array) -> jax.Array:
-        return jax.vmap(eqx.combine(params, self.static))(rows)
 
 
 def data(arguments: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -115,14 +89,13 @@ def data(arguments: argparse.Namespace) -> dict[str, np.ndarray]:
     return found
 
 
-def plain_adam(network: CNN, x, y, batch_size: int, steps: int) -> Callable[[int], CNN]:
+def plain_adam(network: Functions, x, y, batch_size: int, steps: int) -> Callable[[int], Any]:
     """A run of the plain loop, by its seed."""
     optimizer = optax.adamw(optax.cosine_decay_schedule(1e-3, steps))
-    params, static = eqx.partition(network, eqx.is_inexact_array)
     batches = len(y) // batch_size
 
     def loss(params, x, y):
-        logits = jax.vmap(eqx.combine(params, static))(x)
+        logits = jax.vmap(network.apply, (None, 0))(params, x)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
     @jax.jit
@@ -142,16 +115,18 @@ def plain_adam(network: CNN, x, y, batch_size: int, steps: int) -> Callable[[int
         first = (params, optimizer.init(params), jnp.arange(len(y)))
         return jax.lax.fori_loop(0, steps, one, first)[0]
 
-    def run(seed: int) -> CNN:
-        found = train(params, jnp.asarray(x), jnp.asarray(y), jax.random.key(seed))
-        return eqx.combine(jax.block_until_ready(found), static)
+    def run(seed: int) -> Any:
+        key = jax.random.key(seed)
+        found = train(network.init(key), jnp.asarray(x), jnp.asarray(y), key)
+        return jax.block_until_ready(found)
 
     return run
 
 
-def predict(logits: Callable, params: CNN, x: np.ndarray) -> np.ndarray:
+def predict(network: Functions, params: Any, x: np.ndarray) -> np.ndarray:
     """Class probabilities of the plain network, a piece of the rows at a time."""
-    probabilities = eqx.filter_jit(lambda rows: jax.nn.softmax(logits(params, rows)))
+    logits = jax.vmap(partial(network.apply, params))
+    probabilities = jax.jit(lambda rows: jax.nn.softmax(logits(rows)))
     return np.concatenate([probabilities(x[i : i + PIECE]) for i in range(0, len(x), PIECE)])
 
 
@@ -181,45 +156,29 @@ def timed(run: Callable, seed: int, once: bool) -> tuple[Any, float, float, floa
     return result, end - middle, compiling, time.process_time() - cpu
 
 
-def bayesian_network(arguments: argparse.Namespace) -> tuple[Callable, Callable]:
-    """The network as functions: every start has weights of its own."""
-
-    def make(key: jax.Array) -> CNN:
-        return CNN(tuple(arguments.filters), arguments.units, key)
-
-    static = eqx.partition(make(jax.random.key(0)), eqx.is_inexact_array)[1]
-
-    def init(key: jax.Array) -> CNN:
-        return eqx.filter(make(key), eqx.is_inexact_array)
-
-    return init, lambda params, x: eqx.combine(params, static)(x)
-
-
 def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict) -> dict:
     rows = data(arguments)
     steps, batch_size = arguments.steps, arguments.batch_size
     options = {k: v for k, v in variant.items() if k != "gain"}
     more: dict = {"std_ratio": 0.0}
+    functions = network(arguments.network, arguments.filters, arguments.units, *arguments.shape)
     if method == PLAIN:
-        network = CNN(tuple(arguments.filters), arguments.units, jax.random.key(seed))
-        run = plain_adam(network, rows["x"], rows["y"], batch_size, steps)
+        run = plain_adam(functions, rows["x"], rows["y"], batch_size, steps)
         trained, seconds, compiling, cpu = timed(run, seed, arguments.once)
         peak = peak_memory()
-        params, static = eqx.partition(trained, eqx.is_inexact_array)
-        logits = PlainLogits(static)
 
         def probabilities(x: np.ndarray) -> np.ndarray:
-            return predict(logits, params, x)
+            return predict(functions, trained, x)
 
     else:
         prior = bl.priors.Normal.fan_in(variant["gain"]) if variant.get("gain") else None
         kind, settings, parts = METHODS[method]
         own = {k: f() if callable(f) else f for k, f in settings.items()}
         likelihood = bl.likelihoods.Categorical(10)
-        network = bayesian_network(arguments)
+        module: object = tuple(functions)
         if kind == "mc-dropout":  # whose masks are put into the layers of a module
-            network = CNN(tuple(arguments.filters), arguments.units, jax.random.key(seed))
-        model = bl.Model(network, likelihood, prior, **parts)
+            module = cnn(jax.random.key(seed), arguments.filters, arguments.units)
+        model = bl.Model(module, likelihood, prior, **parts)
         algorithm = bl.ALGORITHMS[kind](**own, **options)
         fitting = {"num_steps": steps, "batch_size": batch_size, "progress": False}
 
@@ -244,6 +203,8 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
         "method": method,
         "variant": variant,
         "data": arguments.name,
+        "network": arguments.network,
+        "weights": num_weights(functions),
         "seed": seed,
         "steps": steps,
         "batch_size": batch_size,
@@ -257,6 +218,12 @@ def measure(arguments: argparse.Namespace, method: str, seed: int, variant: dict
         "peak_bytes": peak,
         **more,
     }
+
+
+def num_weights(network: Functions) -> int:
+    """Of the network."""
+    shapes = jax.eval_shape(network.init, jax.random.key(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def peak_memory() -> int:
@@ -275,9 +242,17 @@ def has(arguments: argparse.Namespace, name: str) -> bool:
 
 def run_all(arguments: argparse.Namespace) -> None:
     """Every method in a process of its own, so that memory and compiling are its own."""
+    began = time.monotonic()
     for method in arguments.methods:
         child = [sys.executable, __file__, *sys.argv[1:], "--only", method]
-        subprocess.run(child, check=False)
+        left = None
+        if arguments.time_limit is not None:
+            left = max(1.0, arguments.time_limit - (time.monotonic() - began))
+        try:
+            subprocess.run(child, check=False, timeout=left)
+        except subprocess.TimeoutExpired:
+            print(f"time limit: {method} has not ended", file=sys.stderr, flush=True)
+            return
 
 
 def run_one(arguments: argparse.Namespace) -> None:
@@ -287,7 +262,8 @@ def run_one(arguments: argparse.Namespace) -> None:
         for seed in range(1 if variant else arguments.seeds):
             cell = measure(arguments, method, seed, variant)
             label = "".join(f"-{k}={v}" for k, v in variant.items())
-            name = f"{arguments.name}-{method}{label}-{seed}.json"
+            infix = "" if arguments.network == "cnn" else f"-{arguments.network}"
+            name = f"{arguments.name}{infix}-{method}{label}-{seed}.json"
             write_cell(arguments.results / name, cell)
             print(row(cell), flush=True)
 
@@ -297,7 +273,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of NAME.npz")
     parser.add_argument("--name", default="mnist", help="mnist or fashion_mnist")
     parser.add_argument("--fashion", type=Path, help="folder with Debian's dataset-fashion-mnist")
-    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--network", choices=NETWORKS, default="cnn")
+    parser.add_argument("--shape", type=int, nargs=2, help=f"width and depth; else {NETWORKS}")
+    parser.add_argument("--methods", nargs="*", help="default: all; of other networks FEW")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2343)
     parser.add_argument("--batch-size", type=int, default=256)
@@ -312,6 +290,7 @@ def main() -> None:
         help='JSON of variants: {"vogn": [{"learning_rate": 0.01, "gain": 3}, ...], ...}; gain is'
         " that of a fan-in prior in place of the model's own",
     )
+    parser.add_argument("--time-limit", type=float, help="seconds for all methods together")
     parser.add_argument("--once", action="store_true", help="no second run for the time of one")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -320,6 +299,9 @@ def main() -> None:
     if first.width == "small":
         parser.set_defaults(**SMALL)
     arguments = parser.parse_args()
+    sizes = SMALL_NETWORKS if arguments.width == "small" else NETWORKS
+    arguments.shape = arguments.shape or sizes[arguments.network]
+    arguments.methods = arguments.methods or (METHODS if arguments.network == "cnn" else FEW)
     arguments.has = partial(has, arguments)
     if arguments.table:
         print(table(arguments.results))

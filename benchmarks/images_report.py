@@ -47,7 +47,8 @@ def table(folder: Path = RESULTS) -> str:
     groups: dict[tuple, list[dict]] = {}
     for path in sorted(folder.glob("*.json")):
         cell = json.loads(path.read_text())
-        groups.setdefault((cell["data"], cell["method"], str(cell["variant"])), []).append(cell)
+        title = f"{cell['data']}, {cell.get('network', 'cnn')}"
+        groups.setdefault((title, cell["method"], str(cell["variant"])), []).append(cell)
     lines, name = [], None
     for key, cells in sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]["nll"])):
         numbers = {

@@ -41,7 +41,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
+from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
@@ -162,7 +162,7 @@ class IVON(SizedStep, ModeStart, KLWarmup):
     )
     first_h: float = hyper(0.1, "h at the start, or the least of it", above=0)
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    clip: float | None = hyper(None, CLIP_DOC, above=0, optional=True, real=True)
+    clip: float | None = hyper(None, CLIP_FREE_DOC, above=0, optional=True, real=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def effective_data(self, target: Target) -> Array:

@@ -24,11 +24,16 @@ itself at draws of q, most of which are too far from the mode for the approximat
 **Kronecker factors** (`covariance="kronecker"`, Ritter et al. 2018) stand for the Gauss-Newton
 block of each layer (`gradients.kronecker`), in memory that of the factors and a chunk of rows. The
 linearised outputs are then Gaussian in closed form, N(f(x, mode), J Sigma J^T) for each row, and
-draws of them, not of the weights, predict: of several rows they have the right marginals only.
+draws of them, not of the weights, predict: of several rows they have the right marginals only. For
+more than MAX_OUTPUTS outputs, whose covariance would cost more, weights are drawn.
 
 **Learned prior scales** (`Normal(learn=True)`) maximise the evidence above: mode and curvature
 alternate with MacKay's step for each leaf's precision alpha, alpha |w|^2 = gamma, the number of its
 weights that the data determine, for EVIDENCE_ROUNDS rounds.
+
+**Large networks.** Each Newton step is several passes over all rows, and exact factors take a
+backward pass for each output. Above 10,000 weights there are no Newton steps, and Kronecker factors
+are those of one label drawn for each row: one pass over the rows with two backward passes.
 
 The mode is the joint one of weights and noise. There, a network with more weights than rows
 interpolates with almost no noise (see `map`); set a known noise scale, or use a variational method.
@@ -36,17 +41,18 @@ interpolates with almost no noise (see `map`); set a known noise scale, or use a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
-from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
+from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper, is_unset
 from bayeslearn.algorithms.gaussian import COVARIANCES, Blocks, block_groups, to_family
-from bayeslearn.algorithms.linearised import LinearisedNetwork, gaussian_outputs
+from bayeslearn.algorithms.linearised import MAX_OUTPUTS, LinearisedNetwork, gaussian_outputs
 from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.data.batches import in_chunks
@@ -141,6 +147,10 @@ class Laplace(ModeStart):
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("log_evidence", "flipped"))
     auto_steps: ClassVar[int] = 1
+    sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
+        "curvature": ("gauss-newton", "fisher"),
+        "newton_steps": (3, 0),
+    }
 
     covariance: str = hyper("full", "structure of q", choices=(*COVARIANCES, "kronecker"))
     block: Blocks = hyper(
@@ -149,19 +159,27 @@ class Laplace(ModeStart):
         free=True,
     )
     curvature: str = hyper(
-        "gauss-newton",
+        "auto",
         "gauss-newton or hessian; for a diagonal also hutchinson, fisher or squares; for kronecker"
-        " gauss-newton or fisher. A bare density has a Hessian only",
-        choices=matrices.DIAGONAL_KINDS,
+        " gauss-newton or fisher. A bare density has a Hessian only. auto: gauss-newton, and fisher"
+        " for kronecker above 10,000 weights",
+        choices=("auto", *matrices.DIAGONAL_KINDS),
     )
     predictive: str = hyper(
         "linearised",
         "network that predicts: its linearisation at the mode, or itself (sampled)",
         choices=("linearised", "sampled"),
     )
-    newton_steps: int = hyper(3, "Newton steps that complete the search for the mode", least=0)
+    newton_steps: int | None = hyper(
+        None,
+        "Newton steps that complete the search for the mode; None: 3, and 0 above 10,000 weights",
+        least=0,
+        optional=True,
+    )
 
     def __check_init__(self) -> None:
+        if is_unset(self.curvature):
+            return
         if self.covariance == "kronecker":
             if self.curvature not in KRONECKER_KINDS:
                 kinds = " or ".join(map(repr, KRONECKER_KINDS))
@@ -169,6 +187,13 @@ class Laplace(ModeStart):
         elif self.covariance != "diagonal" and self.curvature not in matrices.BLOCK_KINDS:
             kinds = ", ".join(map(repr, matrices.BLOCK_KINDS))
             refuse("curvature", self.curvature, f"be one of {kinds} unless covariance is diagonal")
+
+    def for_network(self, num_weights: int) -> Self:
+        """With its defaults by size; a label drawn for each row is for Kronecker factors alone."""
+        if self.covariance == "kronecker" or not is_unset(self.curvature):
+            return super().for_network(num_weights)
+        exact = self.sized_defaults["curvature"][0]
+        return super(Laplace, dataclasses.replace(self, curvature=exact)).for_network(num_weights)
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a prior that is not Gaussian, or that the structure does not have."""
@@ -180,36 +205,48 @@ class Laplace(ModeStart):
         """The joint mode of weights and noise scale."""
         return MAP()
 
-    def frame(
+    def curve(
         self, key: Array, target: Target, params: PyTree
-    ) -> tuple[Frame | KroneckerGaussian, Array]:
-        """The Gaussian with the curvature at `params`, and how many eigenvalues were flipped."""
+    ) -> tuple[Frame | KroneckerGaussian, Array, PyTree]:
+        """The Gaussian with the curvature at `params`, eigenvalues flipped, the slope there."""
         if self.covariance == "kronecker":
-            return self._kronecker(key, target, params), jnp.zeros((), jnp.float64)
-        kind = "hessian" if target.is_density else self.curvature
+            return self._kronecker(key, target, params)
+        slope = over_rows(target, lambda batch: jax.grad(target.log_joint)(params, batch))
+        kind = "hessian" if target.is_density else self.setting("curvature")
         if self.covariance == "diagonal":
             prec = over_rows(target, lambda b: matrices.diagonal(key, target, params, b, kind))
             leaves, structure = jax.tree.flatten(prec)
             values, counts = zip(*map(positive_diagonal, leaves), strict=True)
             prec = jax.tree.unflatten(structure, values)
-            return DiagonalFrame.from_prec(params, prec), sum(counts)
+            return DiagonalFrame.from_prec(params, prec), sum(counts), slope
         groups = block_groups(params, self.covariance, self.block)
         precs = over_rows(target, lambda b: matrices.blocks(key, target, params, b, groups, kind))
         counts = (jnp.zeros((), jnp.float64),)
         if kind == "hessian":
             precs, counts = zip(*map(positive_blocks, precs), strict=True)
-        return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts)
+        return BlockFrame.from_prec(params, tuple(precs), groups), sum(counts), slope
 
-    def _kronecker(self, key: Array, target: Target, params: PyTree) -> KroneckerGaussian:
-        def factors(batch: Batch | None) -> kronecker.Factors:
+    def _kronecker(
+        self, key: Array, target: Target, params: PyTree
+    ) -> tuple[KroneckerGaussian, Array, PyTree]:
+        """Factors and slope in one pass over the rows."""
+
+        def of_rows(batch: Batch | None) -> tuple[Array, PyTree, kronecker.Factors]:
             assert batch is not None
-            return kronecker.factors(key, target, params, batch, self.curvature)
+            kind = self.setting("curvature")
+            return kronecker.value_and_factors(key, target, params, batch, kind)
 
-        pairs, squares = over_rows(target, factors)
+        _, gradient, (pairs, squares) = over_rows(target, of_rows)
         layers = kronecker.layers_of(target, params)
         assert target.prior is not None
         _, prec = target.prior.broadcast(tree.double(params))
-        return KroneckerGaussian.from_factors(params, layers, pairs, squares, prec, target.num_data)
+        q = KroneckerGaussian.from_factors(params, layers, pairs, squares, prec, target.num_data)
+        if target.likelihood.is_marginal:  # rows have no log-likelihood of their own
+            slope = jax.grad(target.log_joint)(params)
+        else:
+            of_prior = jax.grad(target.log_prior)(params)
+            slope = jax.tree.map(lambda g, p: target.num_data * g + p, gradient, of_prior)
+        return q, jnp.zeros((), jnp.float64), slope
 
     def init(self, key: Array, target: Target, params: PyTree) -> LaplaceState:
         """The whole approximation, after learned prior scales were fitted."""
@@ -233,16 +270,11 @@ class Laplace(ModeStart):
         def log_joint(params: PyTree) -> Array:
             return over_rows(target, lambda batch: target.log_joint(params, batch))
 
-        def gradient(params: PyTree) -> PyTree:
-            return over_rows(target, lambda batch: jax.grad(target.log_joint)(params, batch))
-
         sizes = jnp.asarray(STEP_SIZES, jnp.float64)
 
-        def improve(i: Array, carry: tuple) -> tuple:
-            params, *_ = carry
-            frame, flipped = self.frame(key, target, params)
-            pulled = frame.pull(gradient(params))  # C^T g, so that the Newton step is C C^T g
-
+        def improve(_: Array, params: PyTree) -> PyTree:
+            frame, _, slope = self.curve(key, target, params)
+            pulled = frame.pull(slope)  # C^T g, so that the Newton step is C C^T g
             draw = frame.transform if isinstance(frame, KroneckerGaussian) else frame.draw
 
             def move(size: Array) -> PyTree:
@@ -250,14 +282,11 @@ class Laplace(ModeStart):
 
             log_joints = jax.lax.map(lambda size: log_joint(move(size)), sizes)
             best = jnp.argmax(jnp.where(jnp.isfinite(log_joints), log_joints, -jnp.inf))
-            params = move(jnp.where(i < self.newton_steps, sizes[best], 0.0))
-            square = tree.total(jax.tree.map(jnp.square, pulled))
-            return params, frame, flipped, square
+            return move(sizes[best])
 
-        shapes = jax.eval_shape(improve, jnp.zeros((), jnp.int32), (params,))
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        carry = (params, *empty[1:])
-        params, frame, flipped, square = jax.lax.fori_loop(0, self.newton_steps + 1, improve, carry)
+        params = jax.lax.fori_loop(0, int(self.setting("newton_steps")), improve, params)
+        frame, flipped, slope = self.curve(key, target, params)
+        square = tree.total(jax.tree.map(jnp.square, frame.pull(slope)))
         k, value = tree.size(params), log_joint(params)
         log_evidence = value + 0.5 * k * jnp.log(2 * jnp.pi) + frame.log_det
         return LaplaceState(frame, LaplaceInfo(value, log_evidence, jnp.sqrt(square / k), flipped))
@@ -271,7 +300,7 @@ class Laplace(ModeStart):
     def gradients_per_step(self, target: Target, state: LaplaceState) -> int:
         """Those of `init`: one per Newton step and one at the mode, in each round."""
         is_learned = target.prior is not None and target.prior.refreshes
-        return (self.newton_steps + 1) * (EVIDENCE_ROUNDS + 1 if is_learned else 1)
+        return (int(self.setting("newton_steps")) + 1) * (EVIDENCE_ROUNDS + 1 if is_learned else 1)
 
     def approximation(
         self, target: Target, state: LaplaceState, draws: PyTree | None = None
@@ -299,9 +328,11 @@ class Laplace(ModeStart):
     def predictive_draws(
         self, target: Target, q: Family, key: Array, num: int, x: PyTree
     ) -> tuple[Target, PyTree, PyTree]:
-        """Of the linearised outputs, where their covariance has a closed form."""
+        """Of the linearised outputs, where their covariance has a closed form and they are few."""
         if self.predictive == "linearised" and isinstance(q, KroneckerGaussian):
-            return gaussian_outputs(target, q, key, num, x)
+            shape = jax.eval_shape(target.outputs, q.mean, x).shape
+            if shape[1] <= MAX_OUTPUTS:
+                return gaussian_outputs(target, q, key, num, x)
         return super().predictive_draws(target, q, key, num, x)
 
     def run_notes(self, target: Target, params: PyTree) -> list[str]:

@@ -24,6 +24,7 @@ from bayeslearn.tree import Array, PyTree
 
 MAX_CELLS = 2**23  # outputs times outputs (or units of a layer) times rows, evaluated at once
 MAX_ROWS = 512
+MAX_OUTPUTS = 256  # with a covariance: as many backward passes for a row as there are outputs
 JITTER = 1e-10  # of a covariance of outputs, beside its largest entry
 
 

@@ -78,7 +78,6 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
         "learning_rate": (0.1, 0.03),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
-        "clip": (0.01, 0.01),
     }
 
     learning_rate: Rate = hyper(
@@ -106,12 +105,11 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None,
+        0.1,
         "largest root mean square of a natural step over the weights, before the learning rate;"
-        " None: 0.01",
+        " None: no limit",
         above=0,
         optional=True,
-        real=True,
     )
 
     def check(self, target: Target, params: PyTree) -> None:

@@ -28,7 +28,8 @@ DECAY_DOC = (
 
 RATE_DOC = "or a function of the step's number (an Optax schedule)"
 Rate = float | Callable[[Array], Array] | None
-CLIP_DOC = "largest natural step of a weight, before the learning rate; None: no limit"
+CLIP_DOC = "largest natural step of a weight, before the learning rate; None: "
+CLIP_FREE_DOC = f"{CLIP_DOC}no limit"
 
 
 class RunLengthStep(Algorithm):

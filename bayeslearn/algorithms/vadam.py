@@ -15,6 +15,11 @@ averaged. Without noise and prior it is Adam with eps = 0. `start="laplace"` sta
 curvature at the warm start, s = (prec - lambda) / N, so that s has no transient and needs no bias
 correction; `start="zero"` is the paper's, where q starts as the prior.
 
+**First s.** The curvature at the start says little of a network that has learned nothing, or that
+predicts its rows well already: it is nearly 0, q as wide as the prior, and the network at draws of
+q is noise, to which long steps lead and from which no gradient leads back. So s starts at `first_s`
+or above, and q widens as the network learns.
+
 **Batch size.** g^2 is the square of a mean, not the mean of squares h that estimates the precision:
 for M of N rows without replacement
 
@@ -49,6 +54,8 @@ from bayeslearn.gradients.curvature import starting_prec
 from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
+
+FIRST_S_DOC = "least s at the start, where that is the curvature"
 
 
 class VadamState(NamedTuple):
@@ -91,13 +98,17 @@ def std_from_scale(s: PyTree, prior_prec: PyTree, num_data: Array) -> PyTree:
     )
 
 
-def starting_s(key: Array, target: Target, params: PyTree, num_data: Array) -> PyTree:
-    """(prec - lambda) / N of the curvature at `params`, never negative."""
+def starting_s(
+    key: Array, target: Target, params: PyTree, num_data: Array, least: Array | float = 0.0
+) -> PyTree:
+    """(prec - lambda) / N of the curvature at `params`, never below `least`."""
     _, prior_prec = prior_prec_per_datum(target, params, num_data)
     prec = starting_prec(key, target, params, target.data)
-    return jax.tree.map(
-        lambda p, p0: jnp.maximum(p / num_data.astype(p.dtype) - p0, 0.0), prec, prior_prec
-    )
+
+    def leaf(p: Array, p0: Array) -> Array:
+        return jnp.maximum(p / num_data.astype(p.dtype) - p0, jnp.asarray(least, p.dtype))
+
+    return jax.tree.map(leaf, prec, prior_prec)
 
 
 def batch_gradient(
@@ -155,7 +166,7 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         "learning_rate": (0.1, 0.1),
         "decay": ("power", "cosine"),
         "num_draws": (4, 1),
-        "clip": (None, 0.05),
+        "clip": (0.5, 0.1),
     }
 
     learning_rate: Rate = hyper(
@@ -181,9 +192,10 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}, and 0.05 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.5, and 0.1 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
+    first_s: float = hyper(0.1, FIRST_S_DOC, least=0, keyword=True)
 
     def effective_data(self, target: Target) -> Array:
         """N: the number of data divided by the temperature."""
@@ -192,7 +204,9 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
     def init(self, key: Array, target: Target, params: PyTree) -> VadamState:
         """At `params`, with s as set by `start`."""
         zeros = jax.tree.map(jnp.zeros_like, params)
-        s = starting_s(key, target, params, target.num_data) if self.start == "laplace" else zeros
+        s = zeros
+        if self.start == "laplace":
+            s = starting_s(key, target, params, target.num_data, self.first_s)
         return VadamState(params, s, zeros, jnp.zeros((), jnp.int32))
 
     def step(

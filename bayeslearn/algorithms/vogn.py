@@ -17,7 +17,8 @@ warm-up from 0.01 to 1 over `kl_warmup` steps. Its best precision is N h / T + l
 point above: s = h / T, and std has lambda/N also for T != 1. `augmentation` counts each row that
 many times, for data augmentation that creates new ones. The lower bound that `fit` reports is that
 of T = 1 and the true N. `damping` and `clip` stabilise the mean's step and do not change std:
-where a network fits well, s is near 0 and m / (s + lambda/N) is long.
+where a network fits well, s is near 0 and m / (s + lambda/N) is long. So does `first_s`, the least
+s at the start (see Vadam).
 
 **Squares.** "examples" is the empirical Fisher, which is the curvature only if the model is well
 specified: a noise scale fixed at a third of the true one makes the variance about 0.11 of mean
@@ -43,10 +44,16 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
+from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, SizedStep
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import WARMUP_DOC, kl_weight
-from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
+from bayeslearn.algorithms.vadam import (
+    FIRST_S_DOC,
+    prior_prec_per_datum,
+    starting_s,
+    std_from_scale,
+    tree_unzip,
+)
 from bayeslearn.data.rows import Batch
 from bayeslearn.errors import refuse
 from bayeslearn.families import DiagonalGaussian
@@ -170,14 +177,15 @@ class VOGN(SizedStep, ModeStart):
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_FREE_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
+    first_s: float = hyper(0.1, FIRST_S_DOC, least=0, keyword=True)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
         """At `params`, with s from the curvature there."""
         zeros = jax.tree.map(jnp.zeros_like, params)
-        s = starting_s(key, target, params, target.num_data)
+        s = starting_s(key, target, params, target.num_data, self.first_s)
         return VOGNState(params, s, zeros, jnp.zeros((), jnp.int32))
 
     def complexity_weight(self, count: Array) -> Array:

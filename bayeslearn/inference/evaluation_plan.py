@@ -43,6 +43,7 @@ CALL = 100  # steps of the compiled loop
 FEW_DRAWS = 4
 FEWEST_LOW = 2  # evaluations in a row, before a run of few evaluations steps back
 PIECES = 8  # batches of rows in an evaluation, where a run can afford it
+PIECE_OF_ALL = 1024  # rows at a time, of a method whose only step takes all rows
 
 
 class EvaluationPlan(NamedTuple):
@@ -139,6 +140,8 @@ def plan_evaluations(
         every = eval_every or max(1, fewest, min(num_steps // EVALUATIONS, MAX_EVAL_EVERY))
         return EvaluationPlan(min(num_steps, every))
     piece = min(batch_size, rows, target.microbatch or batch_size)
+    if algorithm.capabilities.init_is_result:
+        piece = min(piece, PIECE_OF_ALL)
     budget = COST / FORWARD * num_steps * max(gradients(), 1) * batch_size
     final = 0.5 * budget if algorithm.capabilities.has_lower_bound else 0.0
     least = draws * (piece + num_held_out)

@@ -19,7 +19,13 @@ def test_the_natural_step_is_the_dense_one(x64):
     problem = problems.regression()
     target, params = problem.model.bind((problem.x, problem.y), jax.random.key(0))
     algorithm = bl.NoisyKFAC(
-        curvature="gauss-newton", beta1=0.0, beta2=1.0, refresh=1, num_draws=1, learning_rate=0.5
+        curvature="gauss-newton",
+        beta1=0.0,
+        beta2=1.0,
+        refresh=1,
+        num_draws=1,
+        learning_rate=0.5,
+        clip=None,
     )
     state = jax.jit(algorithm.init)(jax.random.key(1), target, params)
     np.testing.assert_allclose(state.q.prec_matrix(), problem.prec, rtol=1e-12)
