@@ -18,6 +18,15 @@ R_NUMBERS = (
     *("Ozone", "Servo", "CASchools", "HousePrices", "CPS1985", "TeachingRatings", "PSID1982"),
     *("diamonds", "mpg", "quakes", "nlschools", "cpus", "GAGurine", "Sacramento", "cars"),
 )
+PACKAGE_CLASSES = (
+    *("heart", "saheart", "bupa", "contraceptive", "mammographic", "tic-tac-toe", "tae"),
+    *("segment", "phoneme", "ring", "magic", "led7digit", "penbased"),
+    *("OJ", "attrition", "hpc_data"),
+)
+PACKAGE_NUMBERS = (
+    *("ames", "deliveries", "meats", "car_prices", "Auto", "Hitters", "Carseats", "Computers"),
+    *("NOxEmissions", "SLID", "Tobacco", "cps1"),
+)
 SYNTHETIC_ROWS = 600
 SYNTHETIC_NOISE = {"friedman1": 1.0, "friedman2": 125.0, "friedman3": 0.1}
 
@@ -35,7 +44,7 @@ class Table:
     three seeds) or "folds" (the five folds of a shuffled, for classes stratified, partition)."""
 
     kind: str
-    origin: str  # "file" (of --data; r_tables.R writes those of R), "sklearn" or "synthetic"
+    origin: str  # "file" (of --data), "sklearn" or "synthetic"
     splits: str = "folds"
 
     @property
@@ -66,6 +75,8 @@ TABLES = {
     "digits": Table("classification", "sklearn"),
     **{name: Table("classification", "file") for name in R_CLASSES},
     **{name: Table("regression", "file") for name in R_NUMBERS},
+    **{name: Table("classification", "file") for name in PACKAGE_CLASSES},
+    **{name: Table("regression", "file") for name in PACKAGE_NUMBERS},
 }
 
 

@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
 from bayeslearn.algorithms.decaying import DecayingStep
 from bayeslearn.algorithms.optimizers import (
@@ -55,8 +56,9 @@ from bayeslearn.gradients.score import averaged
 from bayeslearn.models.priors.checks import check_gaussian
 from bayeslearn.models.protocols import SampledDensity
 from bayeslearn.models.target import Target
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
+FIRST_H = 0.1  # curvature of a row, above LARGE_NETWORK weights
 START_SHRINK = 0.3  # standard deviations at the start, relative to the Laplace approximation
 UNIT = 10.0  # the length of a unit step of the mean, in standard deviations of a q at the start
 
@@ -204,7 +206,13 @@ class BayesByBackprop(DecayingStep):
         """The Laplace approximation at `params`, its std shrunk; or the user's q."""
         if self.q is not None:
             return self._begin(self.q(params))
-        prec = starting_prec(key, target, params, target.data)
+        if tree.size(params) > LARGE_NETWORK and target.prior is not None:
+            # The curvature of an untrained network says little, and is a program of its own.
+            _, prior_prec = target.prior.broadcast(params)
+            per_row = FIRST_H * target.num_data
+            prec = jax.tree.map(lambda p: p + per_row.astype(p.dtype), prior_prec)
+        else:
+            prec = starting_prec(key, target, params, target.data)
         rho = jax.tree.map(lambda p: softplus_inverse(START_SHRINK / jnp.sqrt(p)), prec)
         return self._begin({"mean": params, "rho": rho})
 

@@ -52,8 +52,6 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-MAX_WEIGHT = 0.5  # of one estimate in that average
-
 
 class IVONState(NamedTuple):
     """The mean, and the averages of the Hessian and of gradients."""
@@ -173,8 +171,7 @@ class IVON(SizedStep, ModeStart, KLWarmup):
         """beta2 of this run."""
         if self.beta2 is not None:
             return self.beta2
-        weight = jnp.minimum(self.setting("renewals") / jnp.maximum(self.length, 1.0), MAX_WEIGHT)
-        return 1.0 - weight
+        return 1.0 - self.renewal_weight(self.setting("renewals"))
 
     def init(self, key: Array, target: Target, params: PyTree) -> IVONState:
         """At `params`, with h as set by `start`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
+import jax.numpy as jnp
 import optax
 
 from bayeslearn.algorithms.base import Algorithm, hyper
@@ -32,6 +33,9 @@ CLIP_DOC = "largest natural step of a weight, before the learning rate; None: "
 CLIP_FREE_DOC = f"{CLIP_DOC}no limit"
 
 
+MAX_WEIGHT = 0.5  # of one estimate in an average of curvature
+
+
 class RunLengthStep(Algorithm):
     """Base of the methods whose step size can decay over a run of known `length` (abstract)."""
 
@@ -51,6 +55,10 @@ class RunLengthStep(Algorithm):
     def has_own_schedule(self) -> bool:
         """Whether the step size is the user's function, or that of an Optax object."""
         return self.has_own_optimizer or self.has_scheduled_rate
+
+    def renewal_weight(self, renewals: Array | float) -> Array:
+        """The weight of a new estimate in an average that is renewed so often in the run."""
+        return jnp.minimum(renewals / jnp.maximum(self.length, 1.0), MAX_WEIGHT)
 
     def with_run_length(self, num_steps: int) -> Self:
         """This algorithm for a run of `num_steps` steps, unless its length is set."""

@@ -18,7 +18,9 @@ correction; `start="zero"` is the paper's, where q starts as the prior.
 **First s.** The curvature at the start says little of a network that has learned nothing, or that
 predicts its rows well already: it is nearly 0, q as wide as the prior, and the network at draws of
 q is noise, to which long steps lead and from which no gradient leads back. So s starts at `first_s`
-or above, and q widens as the network learns.
+or above, and q widens as the network learns. Above 10,000 weights it is `first_s` (start
+"constant"), whose program is not compiled, and s is renewed twice in a run: an average over a few
+hundred steps forgets `first_s` while the network still learns, and q becomes as wide as the prior.
 
 **Batch size.** g^2 is the square of a mean, not the mean of squares h that estimates the precision:
 for M of N rows without replacement
@@ -55,7 +57,11 @@ from bayeslearn.gradients.draws import mean_over_draws
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
-FIRST_S_DOC = "least s at the start, where that is the curvature"
+STARTS = ("auto", "laplace", "constant")
+START_DOC = (
+    "first s: `first_s` (constant), or the curvature at the start where it is larger (laplace);"
+    " auto: laplace, and constant above 10,000 weights"
+)
 
 
 class VadamState(NamedTuple):
@@ -112,19 +118,33 @@ def starting_s(
 
 
 def batch_gradient(
-    key: Array, target: Target, params: PyTree, batch: Batch | None, squares: str
+    key: Array,
+    target: Target,
+    params: PyTree,
+    batch: Batch | None,
+    squares: str,
+    sign_parts: int = 1,
 ) -> tuple[Array, PyTree, PyTree]:
-    """Negative log-likelihood of all data, its batch-mean gradient g, and the square for s."""
+    """Negative log-likelihood of all data, its batch-mean gradient g, and the square for s.
+
+    The square of a sum with random signs varies as much for few rows as for many: one part in
+    `sign_parts` of the batch is enough.
+    """
     terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
     rows = target.num_data / target.scale(batch)
     (gradient,) = pull(jnp.full_like(terms, -1.0 / rows))
+    nll = -jnp.sum(terms) * target.scale(batch)
     signed = gradient
     if squares == "signs":
+        if batch is not None and sign_parts > 1:
+            batch = jax.tree.map(lambda leaf: leaf[: -(-len(leaf) // sign_parts)], batch)
+            terms, pull = jax.vjp(lambda p: target.log_likelihood(p, batch), params)
+            rows = target.num_data / target.scale(batch)
         signs = jax.random.rademacher(key, terms.shape, terms.dtype)
         if batch is not None and batch.weight is not None:  # of the weight, a square has one factor
             signs = signs / jnp.sqrt(jnp.where(batch.weight > 0, batch.weight, 1.0))
         (signed,) = pull(signs / jnp.sqrt(rows))
-    return -jnp.sum(terms) * target.scale(batch), gradient, jax.tree.map(jnp.square, signed)
+    return nll, gradient, jax.tree.map(jnp.square, signed)
 
 
 def vadam_update(
@@ -152,7 +172,35 @@ def vadam_update(
     return mean - rate * jnp.clip(step, -clip, clip), m, s
 
 
-class Vadam(SizedStep, ModeStart, KLWarmup):
+class AveragedSquares(SizedStep, ModeStart):
+    """Base of Vadam and VOGN: where the average s starts, and how fast it is renewed (abstract)."""
+
+    start: str = hyper("auto", START_DOC, choices=STARTS, keyword=True)
+    first_s: float = hyper(0.1, "s at the start, or the least of it", least=0, keyword=True)
+    renewals: float | None = hyper(
+        None,
+        "how often s is renewed in a run, where beta2 is None; None: 2 above 10,000 weights, below"
+        " it 0 (the usual beta2)",
+        least=0,
+        optional=True,
+        real=True,
+        keyword=True,
+    )
+
+    def starting_squares(self, key: Array, target: Target, params: PyTree) -> PyTree:
+        """The first s."""
+        if self.setting("start") == "constant":
+            return jax.tree.map(lambda leaf: jnp.full_like(leaf, self.first_s), params)
+        return starting_s(key, target, params, target.num_data, self.first_s)
+
+    def weight_of_squares(self, usual: float) -> Array:
+        """The weight of the new squares where beta2 is None."""
+        renewals = jnp.asarray(self.setting("renewals"))
+        is_renewed = (renewals > 0) & (jnp.asarray(self.length) > 0)
+        return jnp.where(is_renewed, self.renewal_weight(renewals), usual)
+
+
+class Vadam(AveragedSquares, KLWarmup):
     """Mean-field variational inference at the cost of Adam, from squared batch gradients."""
 
     name: ClassVar[str] = "vadam"
@@ -163,17 +211,32 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 0.1),
+        "learning_rate": (0.1, 0.3),
         "decay": ("power", "cosine"),
+        "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
+        "start": ("laplace", "constant"),
+        "sign_parts": (1, 4),
         "clip": (0.5, 0.1),
     }
 
     learning_rate: Rate = hyper(
-        None, "step size of the mean; None: 0.1", above=0, optional=True, real=True, schedule=True
+        None,
+        "step size of the mean; None: 0.1, and 0.3 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+        schedule=True,
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
-    beta2: float = hyper(0.99, "decay of the average of squares, s", least=0, below=1)
+    beta2: float | None = hyper(
+        None,
+        "decay of the average of squares, s; None: 0.99, and by `renewals` above 10,000 weights",
+        least=0,
+        below=1,
+        optional=True,
+        real=True,
+    )
     num_draws: int | None = hyper(
         None,
         "draws of the weights per step; None: 4, and 1 above 10,000 weights",
@@ -181,9 +244,7 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         optional=True,
     )
     bias_correction: bool = hyper(True, "correct averages that start at zero, as Adam does")
-    start: str = hyper(
-        "laplace", "first s: curvature at the warm start, or zero", choices=("laplace", "zero")
-    )
+    start: str = hyper("auto", START_DOC, choices=(*STARTS, "zero"))
     squares: str = hyper(
         "signs",
         "squares in s: of the batch mean (mean, the paper's), or an unbiased estimate of the mean"
@@ -195,7 +256,13 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         None, f"{CLIP_DOC}0.5, and 0.1 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
-    first_s: float = hyper(0.1, FIRST_S_DOC, least=0, keyword=True)
+    sign_parts: int | None = hyper(
+        None,
+        "random signs are of one part in so many of a batch; None: 1, and 4 above 10,000 weights",
+        least=1,
+        optional=True,
+        keyword=True,
+    )
 
     def effective_data(self, target: Target) -> Array:
         """N: the number of data divided by the temperature."""
@@ -205,8 +272,8 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         """At `params`, with s as set by `start`."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         s = zeros
-        if self.start == "laplace":
-            s = starting_s(key, target, params, target.num_data, self.first_s)
+        if self.setting("start") != "zero":
+            s = self.starting_squares(key, target, params)
         return VadamState(params, s, zeros, jnp.zeros((), jnp.int32))
 
     def step(
@@ -219,9 +286,10 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         key_draws, key_signs = jax.random.split(key)
 
         def one(seed: PyTree, key: Array) -> tuple[Array, PyTree, PyTree]:
-            return batch_gradient(key, target, q.transform(drawn(seed)), batch, self.squares)
+            draw = q.transform(drawn(seed))
+            return batch_gradient(key, target, draw, batch, self.squares, sign_parts)
 
-        num_draws = int(self.setting("num_draws"))
+        num_draws, sign_parts = int(self.setting("num_draws")), int(self.setting("sign_parts"))
         seeds, drawn = noise.draws_like(key_draws, state.mean, num_draws, self.noise)
         keys = jax.random.split(key_signs, num_draws)
         nll, gradient, square = mean_over_draws(one, target, batch, state.mean, seeds, keys)
@@ -243,14 +311,15 @@ class Vadam(SizedStep, ModeStart, KLWarmup):
         """`vadam_update` leaf by leaf, at this count's rate and corrections."""
         t = state.count.astype(jnp.float64) + 1.0
         one = jnp.ones((), jnp.float64)
-        corrects_s = self.bias_correction and self.start == "zero"
+        corrects_s = self.bias_correction and self.setting("start") == "zero"
+        beta2 = 1.0 - self.weight_of_squares(0.01) if self.beta2 is None else self.beta2
         correction = Correction(
             1.0 - self.beta1**t if self.bias_correction else one,
-            1.0 - self.beta2**t if corrects_s else one,
+            1.0 - beta2**t if corrects_s else one,
         )
         rate = self.schedule()(state.count)
 
-        numbers = {"rate": rate, "beta1": self.beta1, "beta2": self.beta2, "correction": correction}
+        numbers = {"rate": rate, "beta1": self.beta1, "beta2": beta2, "correction": correction}
         if self.clip is not None:
             numbers["clip"] = self.clip
 

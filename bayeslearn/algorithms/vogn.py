@@ -44,13 +44,11 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, SizedStep
-from bayeslearn.algorithms.starting import ModeStart
+from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate
 from bayeslearn.algorithms.tempering import WARMUP_DOC, kl_weight
 from bayeslearn.algorithms.vadam import (
-    FIRST_S_DOC,
+    AveragedSquares,
     prior_prec_per_datum,
-    starting_s,
     std_from_scale,
     tree_unzip,
 )
@@ -129,7 +127,7 @@ def split_batch(target: Target, rows: Batch, num: int) -> tuple[Batch, Array]:
     return parts, jax.vmap(lambda part: target.scale(rows) / target.scale(part))(parts)
 
 
-class VOGN(SizedStep, ModeStart):
+class VOGN(AveragedSquares):
     """Mean-field variational inference by natural gradients and per-example squares."""
 
     name: ClassVar[str] = "vogn"
@@ -142,22 +140,32 @@ class VOGN(SizedStep, ModeStart):
     )
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.3, 0.03),
+        "learning_rate": (0.3, 0.1),
         "decay": ("power", "cosine"),
+        "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
+        "start": ("laplace", "constant"),
         "clip": (None, 0.1),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.3, and 0.03 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.3, and 0.1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
         schedule=True,
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
-    beta2: float = hyper(0.01, "weight of the new squares in their average s", above=0, most=1)
+    beta2: float | None = hyper(
+        None,
+        "weight of the new squares in their average s; None: 0.01, and by `renewals` above 10,000"
+        " weights",
+        above=0,
+        most=1,
+        optional=True,
+        real=True,
+    )
     num_draws: int | None = hyper(
         None,
         "draws of the weights per step; None: 4, and 1 above 10,000 weights",
@@ -180,12 +188,11 @@ class VOGN(SizedStep, ModeStart):
         None, f"{CLIP_FREE_DOC}, and 0.1 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
-    first_s: float = hyper(0.1, FIRST_S_DOC, least=0, keyword=True)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
         """At `params`, with s from the curvature there."""
         zeros = jax.tree.map(jnp.zeros_like, params)
-        s = starting_s(key, target, params, target.num_data, self.first_s)
+        s = self.starting_squares(key, target, params)
         return VOGNState(params, s, zeros, jnp.zeros((), jnp.int32))
 
     def complexity_weight(self, count: Array) -> Array:
@@ -244,7 +251,7 @@ class VOGN(SizedStep, ModeStart):
         numbers = {
             "rate": rate,
             "beta1": self.beta1,
-            "beta2": self.beta2,
+            "beta2": self.weight_of_squares(0.01) if self.beta2 is None else self.beta2,
             "weight": weight,
             "damping": self.damping,
         }

@@ -28,6 +28,7 @@ PATIENT_BACK_OFFS = 2  # before a run steps back to its best state
 ANNEAL_FRACTION = 0.5  # of its steps so far, in which a converged run lets its step size decay
 FAR_STANDARD_ERRORS = 10.0  # within which a bound is not far below
 MIN_STD_RATIO, MAX_STD_RATIO = 1e-8, 1e4  # std of q beside the prior's
+EXPLODED = 1e3  # nats a row below the first bound
 NONFINITE = "met non-finite numbers"
 LOWER_BOUND_LOST = "lost its lower bound"
 SCALE_OUT_OF_RANGE = (
@@ -95,6 +96,15 @@ def lower_bound_lost(
     is_low = not math.isfinite(bound) or bound < run.first_bound - far
     run.low_evaluations = run.low_evaluations + 1 if is_low else 0
     return run.low_evaluations >= most
+
+
+def has_exploded(run: OptimizationState, bound: float, num_data: float) -> bool:
+    """Whether a round ended 1,000 nats a row below the start, from where no step leads back.
+
+    It is checked where the bound of the start was evaluated.
+    """
+    far = EXPLODED * (num_data + abs(run.first_bound))
+    return math.isfinite(run.first_bound) and bound < run.first_bound - far
 
 
 def scale_is_suspect(run: OptimizationState, bound: float, kl: float) -> bool:

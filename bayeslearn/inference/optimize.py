@@ -186,7 +186,9 @@ class _Loop:
                 self.algorithm, run.length, self.eval_every
             ):
                 self.first = self.metrics_of(run)
-            if self.first is None or not math.isfinite(self.first["bound"]):
+            if self.first is not None and math.isfinite(self.first["bound"]):
+                run.first_bound = float(self.first["bound"])
+            else:
                 start = self.plan.first_piece(self.base)
                 guards.check_finite_start(start, run.state, self.params)
             run.stop_reason = f"All {self.num_steps} steps were done."
@@ -309,8 +311,8 @@ class _Loop:
         is_rejected = False
         if algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound:
             is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))
-            is_rejected = is_suspect and bool(
-                guards.scale_out_of_range(algorithm, target, run.state)
+            is_rejected = guards.has_exploded(run, bound, float(self.base.num_data)) or (
+                is_suspect and bool(guards.scale_out_of_range(algorithm, target, run.state))
             )
         accepted = before if is_rejected else (run.state, run.target, step)
         if is_rejected and run.best.state is not None:

@@ -81,7 +81,7 @@ def network_sizes(num_rows: int, has_classes: bool) -> tuple[tuple[int, ...], ..
     shallow, deep, wide = (16, 16), (16, 16, 16, 16), (32, 32, 32)
     if num_rows < SMALL_TABLE:
         return (LINEAR, shallow) if num_rows < TINY_TABLE else (shallow, LINEAR)
-    sizes = (deep, shallow)
+    sizes: tuple[tuple[int, ...], ...] = (deep, shallow)
     if has_classes:
         sizes = (shallow, wide) if num_rows < MEDIUM_TABLE else (wide, shallow)
     return (*sizes, LINEAR) if num_rows < LARGE_TABLE else sizes
