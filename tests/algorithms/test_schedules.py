@@ -211,7 +211,7 @@ def test_back_offs_shorten_the_updates_of_an_optax_object(problem):
 
 def test_steps_of_an_optax_object_that_are_too_long_are_halved_until_they_are_not(problem):
     """With the bare step size every back-off was in vain."""
-    wild = bl.BayesByBackprop(optimizer=optax.sgd(3.0))
+    wild = bl.BayesByBackprop(optimizer=optax.sgd(1e2))
     options = {"num_steps": 400, "options": bl.FitOptions(warm_start=0)}
     found = bl.fit(problem.model, wild, (problem.x, problem.y), seed=0, **options)
     assert any("step size was halved" in note for note in found.notes)
