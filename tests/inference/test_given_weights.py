@@ -104,13 +104,13 @@ def test_the_last_layer_of_a_large_body_has_the_posterior_of_all_rows(algorithm)
 
 def test_kronecker_factors_of_a_large_network_are_those_of_all_rows(monkeypatch):
     seen = []
-    true = laplace.kronecker.factors
+    true = laplace.kronecker.value_and_factors
 
     def factors(key, target, params, batch, kind):
         seen.append(len(target.data.y))
         return true(key, target, params, batch, kind)
 
-    monkeypatch.setattr(laplace.kronecker, "factors", factors)
+    monkeypatch.setattr(laplace.kronecker, "value_and_factors", factors)
     x = rng.normal(size=(700, 100)).astype(np.float32)
     algorithm = bl.Laplace(covariance="kronecker", newton_steps=0)
     whole = bl.Model(bl.networks.MLP([120]), bl.likelihoods.Gaussian(noise_scale=0.3))
