@@ -41,7 +41,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, SizedStep
+from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, RenewedAverage
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
@@ -93,7 +93,7 @@ def ivon_update(
     return mean - rate * step, m, h
 
 
-class IVON(SizedStep, ModeStart, KLWarmup):
+class IVON(RenewedAverage, ModeStart, KLWarmup):
     """Mean-field variational inference by natural gradients at the cost of Adam.
 
     >>> posterior = bl.fit(model, bl.IVON(), (x, y), seed=0, num_steps=300, batch_size=20)
@@ -107,6 +107,7 @@ class IVON(SizedStep, ModeStart, KLWarmup):
         needs_gaussian_prior=True, accepts_initial_gaussian=True
     )
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
+    usual_weight: ClassVar[float] = 1e-5  # the paper's 1 - beta2
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
         "learning_rate": (0.3, 0.1),
         "decay": ("cosine", "cosine"),
@@ -169,9 +170,7 @@ class IVON(SizedStep, ModeStart, KLWarmup):
 
     def hessian_decay(self) -> Array | float:
         """beta2 of this run."""
-        if self.beta2 is not None:
-            return self.beta2
-        return 1.0 - self.renewal_weight(self.setting("renewals"))
+        return 1.0 - self.renewal_weight() if self.beta2 is None else self.beta2
 
     def init(self, key: Array, target: Target, params: PyTree) -> IVONState:
         """At `params`, with h as set by `start`."""

@@ -32,7 +32,6 @@ Rate = float | Callable[[Array], Array] | None
 CLIP_DOC = "largest natural step of a weight, before the learning rate; None: "
 CLIP_FREE_DOC = f"{CLIP_DOC}no limit"
 
-
 MAX_WEIGHT = 0.5  # of one estimate in an average of curvature
 
 
@@ -56,13 +55,14 @@ class RunLengthStep(Algorithm):
         """Whether the step size is the user's function, or that of an Optax object."""
         return self.has_own_optimizer or self.has_scheduled_rate
 
-    def renewal_weight(self, renewals: Array | float) -> Array:
-        """The weight of a new estimate in an average that is renewed so often in the run."""
-        return jnp.minimum(renewals / jnp.maximum(self.length, 1.0), MAX_WEIGHT)
+    @property
+    def needs_run_length(self) -> bool:
+        """Whether the length of a run changes its steps."""
+        return self.has_decaying_rate
 
     def with_run_length(self, num_steps: int) -> Self:
         """This algorithm for a run of `num_steps` steps, unless its length is set."""
-        if self.length > 0 or not (self.has_decaying_rate or self.has_scheduled_rate):
+        if self.length > 0 or not self.needs_run_length:
             return self
         return eqx.tree_at(lambda a: a.length, self, float(num_steps))
 
@@ -93,6 +93,23 @@ class SizedStep(RunLengthStep):
         if self.setting("decay") == "cosine":
             return warmup_cosine(rate, self.length)
         return robbins_monro(rate, self.decay_steps, self.power)
+
+
+class RenewedAverage(SizedStep):
+    """Base of the methods whose average of curvature is renewed `renewals` times (abstract)."""
+
+    usual_weight: ClassVar[float]  # of a new estimate where nothing is renewed
+
+    @property
+    def needs_run_length(self) -> bool:
+        """Whatever the step size."""
+        return True
+
+    def renewal_weight(self) -> Array:
+        """The weight of a new estimate in the average, if beta2 is None."""
+        renewals, length = jnp.asarray(self.setting("renewals")), jnp.asarray(self.length)
+        weight = jnp.minimum(renewals / jnp.maximum(length, 1.0), MAX_WEIGHT)
+        return jnp.where((renewals > 0) & (length > 0), weight, self.usual_weight)
 
 
 class TrainedNetwork(SizedStep):

@@ -46,7 +46,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, Rate, SizedStep
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.data.rows import Batch
@@ -172,8 +172,10 @@ def vadam_update(
     return mean - rate * jnp.clip(step, -clip, clip), m, s
 
 
-class AveragedSquares(SizedStep, ModeStart):
+class AveragedSquares(RenewedAverage, ModeStart):
     """Base of Vadam and VOGN: where the average s starts, and how fast it is renewed (abstract)."""
+
+    usual_weight: ClassVar[float] = 0.01
 
     start: str = hyper("auto", START_DOC, choices=STARTS, keyword=True)
     first_s: float = hyper(0.1, "s at the start, or the least of it", least=0, keyword=True)
@@ -192,12 +194,6 @@ class AveragedSquares(SizedStep, ModeStart):
         if self.setting("start") == "constant":
             return jax.tree.map(lambda leaf: jnp.full_like(leaf, self.first_s), params)
         return starting_s(key, target, params, target.num_data, self.first_s)
-
-    def weight_of_squares(self, usual: float) -> Array:
-        """The weight of the new squares where beta2 is None."""
-        renewals = jnp.asarray(self.setting("renewals"))
-        is_renewed = (renewals > 0) & (jnp.asarray(self.length) > 0)
-        return jnp.where(is_renewed, self.renewal_weight(renewals), usual)
 
 
 class Vadam(AveragedSquares, KLWarmup):
@@ -312,7 +308,7 @@ class Vadam(AveragedSquares, KLWarmup):
         t = state.count.astype(jnp.float64) + 1.0
         one = jnp.ones((), jnp.float64)
         corrects_s = self.bias_correction and self.setting("start") == "zero"
-        beta2 = 1.0 - self.weight_of_squares(0.01) if self.beta2 is None else self.beta2
+        beta2 = 1.0 - self.renewal_weight() if self.beta2 is None else self.beta2
         correction = Correction(
             1.0 - self.beta1**t if self.bias_correction else one,
             1.0 - beta2**t if corrects_s else one,

@@ -190,7 +190,7 @@ class VOGN(AveragedSquares):
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:
-        """At `params`, with s from the curvature there."""
+        """At `params`, with s as set by `start`."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         s = self.starting_squares(key, target, params)
         return VOGNState(params, s, zeros, jnp.zeros((), jnp.int32))
@@ -251,7 +251,7 @@ class VOGN(AveragedSquares):
         numbers = {
             "rate": rate,
             "beta1": self.beta1,
-            "beta2": self.weight_of_squares(0.01) if self.beta2 is None else self.beta2,
+            "beta2": self.renewal_weight() if self.beta2 is None else self.beta2,
             "weight": weight,
             "damping": self.damping,
         }

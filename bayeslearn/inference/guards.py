@@ -28,9 +28,10 @@ PATIENT_BACK_OFFS = 2  # before a run steps back to its best state
 ANNEAL_FRACTION = 0.5  # of its steps so far, in which a converged run lets its step size decay
 FAR_STANDARD_ERRORS = 10.0  # within which a bound is not far below
 MIN_STD_RATIO, MAX_STD_RATIO = 1e-8, 1e4  # std of q beside the prior's
-EXPLODED = 1e3  # nats a row below the first bound
+EXPLODED = 1e3  # nats below the first bound, for each nat of it and each row
 NONFINITE = "met non-finite numbers"
 LOWER_BOUND_LOST = "lost its lower bound"
+LOWER_BOUND_EXPLODED = "diverged: its lower bound fell far below that of the start"
 SCALE_OUT_OF_RANGE = (
     f"diverged: a posterior std left [{MIN_STD_RATIO:g}, {MAX_STD_RATIO:g}] times the prior std"
 )
@@ -71,8 +72,8 @@ def back_off(run: OptimizationState, *, to_best: bool = False) -> None:
     run.state, run.position, run.nonfinite, run.infos = run.good, run.step, 0, {}
 
 
-def reject_scale(run: OptimizationState, good: PyTree, target: Target) -> None:
-    """Back to where the round began, with steps half as long: q's scale made no sense."""
+def reject_round(run: OptimizationState, good: PyTree, target: Target) -> None:
+    """Back to where the round began, with steps half as long: its end made no sense."""
     run.good, run.target = good, target
     run.times_rejected += 1
     back_off(run)
@@ -98,15 +99,6 @@ def lower_bound_lost(
     return run.low_evaluations >= most
 
 
-def has_exploded(run: OptimizationState, bound: float, num_data: float) -> bool:
-    """Whether a round ended 1,000 nats a row below the start, from where no step leads back.
-
-    It is checked where the bound of the start was evaluated.
-    """
-    far = EXPLODED * (num_data + abs(run.first_bound))
-    return math.isfinite(run.first_bound) and bound < run.first_bound - far
-
-
 def scale_is_suspect(run: OptimizationState, bound: float, kl: float) -> bool:
     """Whether q's scale is worth a check: nothing is computed while all is well.
 
@@ -128,6 +120,28 @@ def scale_out_of_range(algorithm: Algorithm, target: Target, state: PyTree) -> A
     _, prec = prior.broadcast(tree.double(q.mean))
     ratio = tree.ravel(jax.tree.map(lambda s, p: s * jnp.sqrt(p), tree.double(q.std), prec))
     return (jnp.max(ratio) > MAX_STD_RATIO) | (jnp.min(ratio) < MIN_STD_RATIO)
+
+
+def why_rejected(
+    algorithm: Algorithm,
+    target: Target,
+    run: OptimizationState,
+    bound: float,
+    kl: float,
+    num_data: float,
+) -> str:
+    """Why the state of an evaluation makes no sense; empty: it does.
+
+    From a bound thousands of nats a row below the start no step leads back.
+    """
+    if not (algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound):
+        return ""
+    far = EXPLODED * (num_data + abs(run.first_bound))
+    if math.isfinite(run.first_bound) and bound < run.first_bound - far:
+        return LOWER_BOUND_EXPLODED
+    if scale_is_suspect(run, bound, kl) and bool(scale_out_of_range(algorithm, target, run.state)):
+        return SCALE_OUT_OF_RANGE
+    return ""
 
 
 def shorten_schedule(run: OptimizationState, eval_every: int) -> None:
@@ -159,10 +173,10 @@ def guard_notes(run: OptimizationState) -> list[str]:
         notes.append(f"{run.num_skipped} steps met non-finite numbers and were skipped.")
     if run.back_offs:
         counts = {
-            f"the lower bound was lost for long ({run.times_lost})": run.times_lost,
-            f"the scale of q exploded or collapsed ({run.times_rejected})": run.times_rejected,
+            "the lower bound was lost for long": run.times_lost,
+            "the bound or the scale of q exploded or collapsed": run.times_rejected,
         }
-        reasons = [reason for reason, number in counts.items() if number]
+        reasons = [f"{reason} ({number})" for reason, number in counts.items() if number]
         why = " or ".join([*reasons, "numbers were not finite"])
         if not reasons:
             why = "non-finite numbers"

@@ -308,28 +308,24 @@ class _Loop:
         """Step back from a state that makes no sense; stop where nothing is gained."""
         algorithm, step = self.algorithm, run.step
         error = metrics["error"]
-        is_rejected = False
-        if algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound:
-            is_suspect = guards.scale_is_suspect(run, bound, metrics.get("kl", 0.0))
-            is_rejected = guards.has_exploded(run, bound, float(self.base.num_data)) or (
-                is_suspect and bool(guards.scale_out_of_range(algorithm, target, run.state))
-            )
-        accepted = before if is_rejected else (run.state, run.target, step)
-        if is_rejected and run.best.state is not None:
+        num_data = float(self.base.num_data)
+        rejection = guards.why_rejected(
+            algorithm, target, run, bound, metrics.get("kl", 0.0), num_data
+        )
+        accepted = before if rejection else (run.state, run.target, step)
+        if rejection and run.best.state is not None:
             pass  # what is rejected says nothing of the state it goes back to
         elif not run.best.update(metrics["objective"], error, *accepted, *self.held_out(scores)):
             self.converged(run)
         elif run.has_ended:
             run.stop_reason = f"The data iterator ended after {step} steps."
-        if is_rejected:
-            guards.reject_scale(run, *before[:2])
-            guards.check_can_continue(algorithm, run, guards.SCALE_OUT_OF_RANGE)
+        if rejection:
+            guards.reject_round(run, *before[:2])
+            guards.check_can_continue(algorithm, run, rejection)
         elif (
             algorithm.can_shorten_steps
             and not run.has_ended
-            and guards.lower_bound_lost(
-                run, bound, error, float(self.base.num_data), self.plan.most_low
-            )
+            and guards.lower_bound_lost(run, bound, error, num_data, self.plan.most_low)
         ):
             guards.back_off(run, to_best=True)
             guards.check_can_continue(algorithm, run, guards.LOWER_BOUND_LOST)

@@ -102,7 +102,7 @@ class OptimizationState:
         self.back_offs = self.recent_back_offs = self.calm_rounds = 0
         self.first_bound = -math.inf  # the first finite one
         self.low_evaluations = self.times_lost = 0  # in a row far below it; back-offs for that
-        self.times_rejected = 0  # evaluations at which q's scale made no sense
+        self.times_rejected = 0  # evaluations at which the bound or q's scale made no sense
         self.stop_reason, self.has_ended = "", False
         self.infos: dict[str, list[np.ndarray]] = {}  # since the last evaluation
         self.trace: dict[str, list[ArrayLike]] = {}  # before it, since the last checkpoint

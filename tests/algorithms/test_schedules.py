@@ -166,6 +166,19 @@ def test_defaults_depend_on_the_size_and_given_values_do_not(name):
     assert large.for_network(10) == large  # what is filled in stays
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("cls", [bl.IVON, bl.Vadam, bl.VOGN])
+@pytest.mark.parametrize("rate", [{}, {"decay": "power"}, {"learning_rate": lambda t: 0.1}])
+def test_averages_of_curvature_are_renewed_so_often_in_a_run_whatever_its_step_size(cls, rate):
+    """IVON with a power forgot h at once; Vadam and VOGN with one did not look at `renewals`."""
+    large = cls(**rate).for_network(10_001)
+    for length, weight in ((1000, 0.002), (2, 0.5), (0, cls.usual_weight)):
+        algorithm = large.with_run_length(length)
+        np.testing.assert_allclose(float(algorithm.renewal_weight()), weight)
+    small = cls(**rate, renewals=20.0).for_network(100).with_run_length(1000)
+    np.testing.assert_allclose(float(small.renewal_weight()), 0.02)
+
+
 def test_a_step_size_can_be_an_optax_schedule(problem):
     """Of each method; it is called with the step's number, and shorter steps scale it."""
     fall = optax.cosine_decay_schedule(0.1, 100)

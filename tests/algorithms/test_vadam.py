@@ -76,6 +76,19 @@ def test_the_laplace_start(bound, problem, x64):
     assert float(tree.total(state.m)) == 0.0
 
 
+@pytest.mark.parametrize("cls", [Vadam, bl.VOGN])
+def test_s_of_a_large_network_starts_as_a_constant_and_is_renewed(cls, bound, x64):
+    """After 40 steps of 20, of which each has a weight of 0.1, 1.5 % of the start are left."""
+    target, params = bound
+    algorithm = cls(first_s=1e9).for_network(10_001)
+    state = jax.jit(algorithm.init)(jax.random.key(0), target, params)
+    np.testing.assert_array_equal(tree.ravel(state.s), 1e9)
+    step = jax.jit(algorithm.with_run_length(20).step)
+    for key in jax.random.split(jax.random.key(1), 40):
+        state, _ = step(key, target, state, target.data)
+    np.testing.assert_allclose(tree.ravel(state.s), 1e9 * 0.9**40, rtol=1e-3)
+
+
 def test_what_a_batch_costs_and_random_signs_save(bound, x64):
     """E[g^2] = w h + (1 - w) gbar^2 over all batches of M of N rows; signs give h itself."""
     target, params = bound
@@ -105,6 +118,12 @@ def test_what_a_batch_costs_and_random_signs_save(bound, x64):
     squares = jax.vmap(tree.ravel)(squares)
     error = np.std(squares, axis=0) / np.sqrt(len(keys))
     assert np.all(np.abs(np.mean(squares, axis=0) - h) < 4.5 * error)
+    of_half = jax.jit(jax.vmap(lambda k: batch_gradient(k, target, params, batch, "signs", 2)[1:]))
+    g, squares = of_half(keys)  # signs are of the first half of the rows
+    np.testing.assert_allclose(tree.ravel(jax.tree.map(lambda v: v[0], g)), gbar, rtol=1e-10)
+    squares, half = jax.vmap(tree.ravel)(squares), np.mean(gradients[: rows // 2] ** 2, axis=0)
+    error = np.std(squares, axis=0) / np.sqrt(len(keys))
+    assert np.all(np.abs(np.mean(squares, axis=0) - half) < 4.5 * error)
     one = Batch(batch.x[:1], batch.y[:1])  # a batch of one row: both kinds are the same
     found = [batch_gradient(keys[0], target, params, one, kind)[2] for kind in ("signs", "mean")]
     np.testing.assert_allclose(*map(tree.ravel, found), rtol=1e-12)

@@ -109,7 +109,7 @@ def test_a_scale_that_collapses_shortens_the_step(tmp_path, problem, data, mode,
     }
     fit = (problem.model, bl.BBVI(learning_rate=10.0), data)
     found = bl.fit(*fit, **options)
-    assert "the scale of q exploded or collapsed (" in found.notes[-1]
+    assert "the bound or the scale of q exploded or collapsed (" in found.notes[-1]
     assert np.min(jax.tree.leaves(found.family.std)) > 1e-8
     assert np.isfinite(found.elbo)
     kill_after(8, monkeypatch)
@@ -180,6 +180,32 @@ def test_a_scale_beyond_all_bounds_is_a_named_error(mode, problem, data, num_ste
             init=q,
             options=bl.FitOptions(eval_every=5),
         )
+
+
+class Leaping(Collapsing):
+    """A method that leaps 1e9 away after five steps, if these are longer than `far`."""
+
+    far: float = hyper(0.06, "learning rate above which it leaps", least=0)
+
+    def init(self, key, target, params):
+        return CollapsingState(around(bl.families.Point(params), 0.1), jnp.zeros((), jnp.int32))
+
+    def step(self, key, target, state, batch):
+        is_gone = (state.count >= 5) & (self.learning_rate > self.far)
+        mean = jax.tree.map(lambda m: jnp.where(is_gone, 1e9, m), state.q.mean)
+        q = bl.families.DiagonalGaussian(mean, state.q.std)
+        return CollapsingState(q, state.count + 1), CollapsingInfo(jnp.ones(()))
+
+
+def test_a_run_that_explodes_steps_back(problem, data, mode):
+    """Its q is as wide as ever, and its bound finite."""
+    options = {"seed": 0, "num_steps": 60, "init": mode.family.mean}
+    options["options"] = bl.FitOptions(eval_every=5)
+    found = bl.fit(problem.model, Leaping(), data, **options)
+    assert "the bound or the scale of q exploded or collapsed (1)" in found.notes[0]
+    assert np.max(np.abs(jax.tree.leaves(found.family.mean)[0])) < 1e3
+    with pytest.raises(bl.DivergenceError, match="diverged: its lower bound fell far below"):
+        bl.fit(problem.model, Leaping(far=0.0), data, **options)
 
 
 def test_a_run_of_few_evaluations_steps_back_sooner():
