@@ -187,7 +187,7 @@ class _Loop:
             ):
                 self.first = self.metrics_of(run)
             if self.first is not None and math.isfinite(self.first["bound"]):
-                run.first_bound = float(self.first["bound"])
+                run.start_bound = float(self.first["bound"])
             else:
                 start = self.plan.first_piece(self.base)
                 guards.check_finite_start(start, run.state, self.params)
