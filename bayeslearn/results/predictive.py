@@ -178,17 +178,17 @@ class Predictive(PredictiveBase):
 
     def _in_support(self, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers that an observation can be, in place of any; which were below, and above."""
-        y = np.asarray(y)
+        values: np.ndarray = np.asarray(y)
         least, greatest = self.support
-        if np.all(np.isinf(self.support)) or (y.ndim > 1 and self._target.likelihood.is_vector):
-            return y, np.zeros(1, bool), np.zeros(1, bool)  # also a time with its event
-        if self.is_discrete:
-            y = np.floor(y)
-        below = y < least if self.is_discrete else y <= least
-        above = y >= greatest
+        if np.all(np.isinf(self.support)) or (
+            values.ndim > 1 and self._target.likelihood.is_vector
+        ):
+            return values, np.zeros(1, bool), np.zeros(1, bool)
+        values = np.floor(values) if self.is_discrete else values
+        below = np.less(values, least) if self.is_discrete else np.less_equal(values, least)
+        above = np.greater_equal(values, greatest)
         some = greatest if self.is_discrete else 0.5 * (least + greatest)
-        some = 1.0 if np.isinf(greatest) else some
-        return np.where(below | above, some, y), below, above
+        return np.where(below | above, 1.0 if np.isinf(greatest) else some, values), below, above
 
     def _observed(self, y: ArrayLike) -> Array:
         return self._target.batch((self._x, self._check_y(y))).y

@@ -172,7 +172,7 @@ def join_names(names: Sequence[str], limit: int = 5, quoted: bool = True) -> str
 
 def is_null(cell: object) -> bool:
     """Whether a value of any library stands for a missing one."""
-    if cell is None or getattr(cell, "ndim", 0):
+    if cell is None or getattr(cell, "ndim", 0) != 0:
         return cell is None
     return str(cell) in ("<NA>", "NaT") or bool(cell != cell)
 
