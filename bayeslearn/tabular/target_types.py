@@ -39,7 +39,7 @@ def check_likelihood(name: str, noise: object) -> None:
     """Refuse an unknown name, or a kind of noise that only Gaussian likelihoods have."""
     if name not in (AUTO, GAUSSIAN, *LIKELIHOODS):
         known = ", ".join(map(repr, (AUTO, GAUSSIAN, *LIKELIHOODS)))
-        refuse("likelihood", name, f"be one of {known}")
+        refuse("likelihood", name, f"be one of {known}", "Others need bl.fit and bl.likelihoods.")
     if name != GAUSSIAN and noise != AUTO:
         refuse("noise", noise, f'be "auto" with likelihood="{name}"')
 
