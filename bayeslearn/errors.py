@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import numbers
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -79,6 +80,13 @@ def refuse(argument: str, value: object, must: str, remedy: str = "") -> NoRetur
     """Raise: "`argument` must ..., got value. Remedy."."""
     shown = value if isinstance(value, Shown) else _short.repr(value)
     raise ArgumentError(f"`{argument}` must {must}, got {shown}.{' ' + remedy if remedy else ''}")
+
+
+def did_you_mean(given: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """ "Did you mean laplace?", or nothing where no name is like the one given."""
+    known = {name.lower().replace("_", "-"): name for name in names}
+    near = difflib.get_close_matches(given.lower().replace("_", "-"), known, 1, cutoff)
+    return f"Did you mean {known[near[0]]}?" if near else ""
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -38,7 +38,7 @@ def table(title):
 def test_the_quick_start_with_a_table_runs(capsys):
     scope = {}
     exec(compile(blocks("python")[0], "README.md", "exec"), scope)
-    assert "90 % intervals hold" in capsys.readouterr().out
+    assert "90 % intervals contain" in capsys.readouterr().out
     # Held-out rows: 89. A right 90 % interval covers 70 of them or fewer once in 900 runs.
     assert (
         np.mean((scope["lower"] <= scope["y_new"]) & (scope["y_new"] <= scope["upper"])) > 70 / 89

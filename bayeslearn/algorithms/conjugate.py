@@ -298,7 +298,7 @@ class Conjugate(Algorithm):
                     "network",
                     Shown("one that is not"),
                     "be linear in its weights for the exact posterior",
-                    "Use bl.networks.MLP([]), or another algorithm, such as bl.HMC().",
+                    "Use bl.networks.MLP([]) (hidden=() in the estimators), or another algorithm.",
                 )
         if not shares_features or isinstance(target.prior, ConjugatePrior):
             return

@@ -79,7 +79,9 @@ def methods_table(found: dict[str, dict[str, str]], is_narrow: bool) -> Table:
         del headings["cost"], headings["memory"]
     table = Table(caption=CAPTION, box=SIMPLE_HEAD)
     for name, heading in headings.items():
-        table.add_column(heading, no_wrap=name == "name", overflow="fold")
+        words = [word for row in rows for word in row[name].split()]
+        longest = None if is_narrow else max(map(len, words))  # so that no word is broken
+        table.add_column(heading, no_wrap=name == "name", overflow="fold", min_width=longest)
     for row in rows:
         table.add_row(*(row[name] for name in headings))
     return table

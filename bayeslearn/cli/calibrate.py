@@ -36,9 +36,7 @@ SUSPICIOUS = 0.1  # coverage at the level, below which rows are in other units
     help="conformal (guaranteed coverage), scale (regression), temperature (classification) or"
     " isotonic.",
 )
-@click.option(
-    "--out", type=click.Path(), help="Write the calibrated run there; RUN stays as it is."
-)
+@click.option("--out", type=click.Path(), help="Folder for the calibrated run; RUN is not changed.")
 @flags.overwrite_option
 @flags.file_options
 @flags.no_cache_option

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="default (a quick choice), all, or names separated by commas.",
 )
-@click.option("--budget", help="Time for everything, such as 90s, 2m or 1h.  [default: no limit]")
+@click.option("--budget", help="Total time, such as 90s, 2m or 1h.  [default: no limit]")
 @click.option(
     "--by",
     type=click.Choice(["log-likelihood", "crps"]),
     default="log-likelihood",
     show_default=True,
-    help="What methods are ranked by on the validation folds.",
+    help="Score by which methods are ranked on the validation folds.",
 )
 @click.option("--out", type=click.Path(), help="Folder for the report and the recommended fit.")
 @click.option("--splits", type=click.IntRange(min=1), default=3, show_default=True)
@@ -166,12 +166,14 @@ def write_comparison(
 
 
 @click.command()
-@click.option("--out", type=click.Path(), default="demo", show_default=True, help="The folder.")
+@click.option(
+    "--out", type=click.Path(), default="demo", show_default=True, help="The folder to write."
+)
 @click.option("--methods", default="all", show_default=True)
 @flags.no_cache_option
 @flags.common_options
 def demo(out: str, methods: str, no_cache: bool, as_json: bool, quiet: bool) -> None:
-    """Compare all methods, briefly, on two tables that scikit-learn carries: a score, a diagnosis.
+    """Compare all methods, briefly, on two tables of scikit-learn: regression, classification.
 
     \b
     bayeslearn demo

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1, max_open=True),
     default=0.2,
     show_default=True,
-    help="Fraction of held-out rows, on which the fit is scored; 0: none, and no report.",
+    help="Fraction of rows held out to score the fit; 0: no scores and no report.",
 )
 @flags.order_options
 @flags.calibration_options

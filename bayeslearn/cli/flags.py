@@ -76,7 +76,7 @@ file_options = chain(
         "--encoding",
         default="utf-8",
         show_default=True,
-        help="Of a text file: latin-1, utf-16, ...",
+        help="Encoding of a text file, such as latin-1 or utf-16.",
     ),
     click.option("--decimal", type=click.Choice([".", ","]), help="The decimal separator."),
     click.option("--thousands", type=click.Choice([".", ","]), help="The thousands separator."),
@@ -88,7 +88,7 @@ file_options = chain(
         type=click.IntRange(min=1),
         default=files.MAX_BYTES,
         show_default=True,
-        help="The most that a compressed file may hold.",
+        help="Largest size of a decompressed file.",
     ),
 )
 table_options = chain(
@@ -98,14 +98,14 @@ table_options = chain(
         type=click.Choice(["auto", *TASKS]),
         default="auto",
         show_default=True,
-        help="What the target is; auto: detected from its values.",
+        help="Kind of the target; auto: detected from its values.",
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Drop a column; repeatable."),
     click.option(
         "--categorical",
         multiple=True,
         metavar="COLUMN",
-        help="Treat a column as categorical whatever it looks like; repeatable.",
+        help="Treat a column as categorical, also if it holds numbers; repeatable.",
     ),
     click.option(
         "--categories",
@@ -122,7 +122,7 @@ table_options = chain(
     click.option(
         "--indicators",
         is_flag=True,
-        help="Impute, and add a column for each that says where its values were missing.",
+        help="Impute, and add columns that say where values were missing.",
     ),
     file_options,
 )
@@ -140,12 +140,12 @@ order_options = chain(
     click.option(
         "--groups",
         metavar="COLUMN",
-        help="Hold out whole groups: the rows with one value here, such as a patient's. No input.",
+        help="Hold out whole groups: rows with equal values here, such as a patient. Not an input.",
     ),
     click.option(
         "--time-order",
         metavar="COLUMN",
-        help="Hold out the latest rows by this date or number, which is no input.",
+        help="Hold out the latest rows, by this date or number. Not an input.",
     ),
 )
 
@@ -187,24 +187,28 @@ network_options = chain(
         help="Regression: learned, heteroscedastic, student-t, or its standard deviation."
         "  [default: auto]",
     ),
-    click.option("--num-steps", type=NumberOr(int, "auto"), help="Steps.  [default: auto]"),
+    click.option(
+        "--num-steps", type=NumberOr(int, "auto"), help="Training steps.  [default: auto]"
+    ),
     click.option(
         "--batch-size", type=NumberOr(int, "auto"), help="Mini-batch size.  [default: auto]"
     ),
     click.option(
-        "--validation-fraction", type=float, help="Of the training rows, for early stopping."
+        "--validation-fraction",
+        type=float,
+        help="Fraction held out for early stopping.",
     ),
     click.option(
         "--likelihood",
         metavar="NAME",
-        help="What the target holds: gaussian, log-normal, gamma, beta, poisson, negative-binomial,"
-        " zero-inflated-poisson, or auto (by its values); of classes ordinal (ratings) or"
-        " categorical.  [default: gaussian, categorical]",
+        help="Distribution of the target: gaussian, log-normal, gamma, beta, poisson,"
+        " negative-binomial, zero-inflated-poisson, or auto (by its values); for classes ordinal"
+        " (ratings) or categorical.  [default: gaussian, categorical]",
     ),
     click.option(
         "--class-weight",
         type=click.Choice(["balanced"]),
-        help="Classification: rare classes count as much as frequent ones.",
+        help="Classification: rare classes get the same total weight as frequent ones.",
     ),
 )
 
@@ -234,7 +238,7 @@ calibration_options = chain(
         " conformal from there on.",
     ),
     click.option(
-        "--calibration-fraction", type=float, help="Of the training rows.  [default: 0.2]"
+        "--calibration-fraction", type=float, help="Fraction of training rows.  [default: 0.2]"
     ),
 )
 
@@ -252,14 +256,14 @@ checkpoint_options = chain(
     click.option(
         "--checkpoint",
         is_flag=True,
-        help="Save the run in OUT.checkpoint/ on its way, so that --resume can continue it.",
+        help="Save the state of the run in OUT.checkpoint/, so that --resume can continue it.",
     ),
     click.option(
         "--every",
         type=Every(),
         default="1m",
         show_default=True,
-        help="Between checkpoints: a time such as 30s or 5m, or a number of steps.",
+        help="Time between checkpoints, such as 30s or 5m, or number of steps.",
     ),
     click.option(
         "--resume",
@@ -283,11 +287,11 @@ cluster_options = chain(
     click.option(
         "--distributed",
         is_flag=True,
-        help="One of several processes of this run: found by Slurm, Kubernetes, MPI or as below.",
+        help="Run as one of several processes, found through Slurm, Kubernetes, MPI or as below.",
     ),
-    click.option("--processes", type=click.IntRange(min=1), help="How many there are."),
-    click.option("--process-id", type=click.IntRange(min=0), help="Which this is, from 0."),
-    click.option("--coordinator", metavar="HOST:PORT", help="Where the first listens."),
+    click.option("--processes", type=click.IntRange(min=1), help="Number of processes."),
+    click.option("--process-id", type=click.IntRange(min=0), help="Index of this process, from 0."),
+    click.option("--coordinator", metavar="HOST:PORT", help="Address of the first process."),
 )
 
 
@@ -318,7 +322,7 @@ jobs_options = chain(
         type=int,
         default=1,
         show_default=True,
-        help="Methods fitted at a time, each in a process; -1: as many as cores.",
+        help="Number of methods fitted at the same time, each in a process; -1: one per core.",
     ),
     click.option(
         "--results",
@@ -326,7 +330,7 @@ jobs_options = chain(
         help="Folder for each method's result; a second call fits only what is missing.",
     ),
     click.option("--array-task", metavar="I/N", help="Fit the methods of job I (from 0) of N."),
-    click.option("--gather", is_flag=True, help="Read all results, fit nothing."),
+    click.option("--gather", is_flag=True, help="Collect all results without fitting."),
 )
 
 
@@ -348,13 +352,11 @@ common_options = chain(
         "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
     ),
 )
-no_cache_option = click.option(
-    "--no-cache", is_flag=True, help="Compile everything anew; see the documentation on the cache."
-)
+no_cache_option = click.option("--no-cache", is_flag=True, help="Do not use the compilation cache.")
 raw_option = click.option(
     "--raw",
     is_flag=True,
-    help="Write text as it is, also where a spreadsheet would execute it as a formula.",
+    help="Keep text that a spreadsheet would execute as a formula unchanged.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an earlier result.")
 seed_option = click.option(

@@ -12,7 +12,7 @@ from bayeslearn.cli import flags
 from bayeslearn.cli.flags import FileOptions, NetworkOptions, OrderOptions, TableOptions
 from bayeslearn.cli.output import Output
 from bayeslearn.cli.settings import algorithm_class
-from bayeslearn.errors import Shown, refuse
+from bayeslearn.errors import Shown, did_you_mean, refuse
 from bayeslearn.tabular import encoding, files
 from bayeslearn.tabular.cell_checks import check_numbers, check_present, dates_of
 from bayeslearn.tabular.columns import NEW_FILE, join_names, problems_of
@@ -53,7 +53,8 @@ def _order_columns(raw: files.RawTable, options: TableOptions, order: OrderOptio
     found = {argument: name for argument, name in given.items() if name is not None}
     for argument, name in found.items():
         if name not in raw.names:
-            refuse(argument, name, f"be a column of {raw.path}: {join_names(raw.names, limit=12)}")
+            must = f"be a column of {raw.path}: {join_names(raw.names, limit=12)}"
+            refuse(argument, name, must, did_you_mean(name, raw.names))
         if name == options.target:
             refuse(argument, name, "be another column than the target")
     if len(found) == 2:
@@ -83,6 +84,9 @@ def read_order(raw: files.RawTable, rows: np.ndarray, options: OrderOptions) -> 
         return RowOrder(groups=values.text[rows].astype(str))
     if values.dates is not None:
         return RowOrder(time_order=dates_of(raw, name, values)[rows])
+    if np.all(np.isnan(values.numbers)):
+        shown = Shown(f"{name!r}, which holds text such as {str(values.text[0])[:80]!r}")
+        refuse("time-order", shown, "be a column of dates or numbers")
     problems = problems_of(raw)
     check_numbers(raw, name, values, problems)
     problems.raise_all()
@@ -195,6 +199,5 @@ def make_estimator(
         return kind(**given)
     cls = algorithm_class(method)
     if cls.capabilities.needs_linear_model and "hidden" not in given:
-        given["hidden"] = ()
         output.note(f"{method} fits a linear model: there is no hidden layer.")
     return kind(method=cls(**settings) if settings else method, **given)

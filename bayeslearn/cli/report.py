@@ -16,7 +16,7 @@ from bayeslearn.cli.output import Output
 @click.option("--open", "is_opened", is_flag=True, help="Open it in the browser.")
 @flags.common_options
 def report(run: str, out: str | None, is_opened: bool, as_json: bool, quiet: bool) -> None:
-    """Write the page of a run again, from its report.json.
+    """Write report.html of a run again, from its report.json.
 
     \b
     bayeslearn report run

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,17 +49,23 @@ def check_folder(out: str, overwrite: bool) -> Path:
     if os.path.lexists(path):
         found = {entry.name for entry in path.iterdir()} if path.is_dir() else None
         if found is None or path.is_symlink() or (found and not _is_run(found)):
-            must = "be a new folder, or one that bayeslearn wrote and nothing was added to"
-            refuse("out", out, must)
+            must = "be a new folder, or a run of bayeslearn without other files in it"
+            refuse("out", Shown(f"{out}: it is a file") if path.is_file() else out, must)
         if found and not overwrite:
             refuse("out", Shown(f"{out}: it exists"), "be a new folder", "Or use --overwrite.")
     return Path(out)
 
 
 def check_parent(out: str, path: Path) -> None:
-    """Refuse a place in a folder that does not exist."""
+    """Refuse a place in a folder that does not exist, or that cannot be written."""
     if not path.parent.is_dir():
         refuse("out", out, f"be in a folder that exists; {path.parent} does not")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent):
+            pass
+    except OSError as error:
+        must = "be in a folder that can be written"
+        refuse("out", Shown(f"{out} ({error.strerror or error})"), must)
 
 
 def _is_run(found: set[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 import bayeslearn as bl
 from bayeslearn.cli.flags import AUTO, DEFAULT_METHOD
-from bayeslearn.errors import refuse
+from bayeslearn.errors import did_you_mean, refuse
 
 Field = dict[str, Any]  # of `bl.algorithms.hyper_parameters`: default, doc, check
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -29,7 +28,7 @@ class WithSettings(click.Command):
         ctx.meta["settings"] = {}
         if given:
             method = DEFAULT_METHOD
-            for here, after in zip(rest, [*rest[1:], ""], strict=True):
+            for here, after in zip(rest, [*rest, ""][1:], strict=True):
                 if here.partition("=")[0] == "--method":
                     method = here.partition("=")[2] or after
             ctx.meta["settings"] = parse_settings(ctx, method, given, known)
@@ -57,19 +56,18 @@ def parse_settings(
     """Values of the method's fields."""
     if method == AUTO:
         names = ", ".join(given)
-        near = difflib.get_close_matches(next(iter(given)), known, 1, cutoff=0.8)
-        hint = f"Did you mean {near[0]}?" if near else "Choose a method with --method."
+        hint = did_you_mean(next(iter(given)), known, cutoff=0.8)
+        hint = hint or "Choose a method with --method."
         raise click.UsageError(f"`{names}` is not an option of --method auto. {hint}", ctx)
     fields = bl.algorithms.hyper_parameters(algorithm_class(method))
     flags = {"--" + name.replace("_", "-"): name for name in fields}
     values = {}
     for flag, text in given.items():
         if flag not in flags:
-            near = difflib.get_close_matches(flag, [*flags, *known], 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(flag, [*flags, *known])
             raise click.UsageError(
                 f"`{flag}` is neither an option nor a setting of {method} ({', '.join(flags)})."
-                f"{hint}",
+                f" {hint}".rstrip(),
                 ctx,
             )
         if not text:
@@ -103,9 +101,8 @@ def parse_value(flag: str, text: str, field: Field) -> object:
 def algorithm_class(method: str) -> type[bl.Algorithm]:
     """The class of a method's name."""
     if method not in bl.ALGORITHMS:
-        near = difflib.get_close_matches(method.lower(), (AUTO, *bl.ALGORITHMS), 1)
-        hint = f"Did you mean {near[0]}?" if near else ""
-        refuse("method", method, "be one of " + ", ".join((*bl.ALGORITHMS, AUTO)), hint)
+        names = (AUTO, *bl.ALGORITHMS)
+        refuse("method", method, "be one of " + ", ".join(names), did_you_mean(method, names))
     return bl.ALGORITHMS[method]
 
 

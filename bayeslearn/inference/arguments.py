@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bayeslearn.algorithms import ALGORITHMS
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.data.rows import Data
 from bayeslearn.data.streams import Stream
-from bayeslearn.errors import Shown, check_whole, refuse
+from bayeslearn.errors import Shown, check_whole, did_you_mean, refuse
 from bayeslearn.inference.context import Callback
 from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.options import FitOptions
@@ -15,11 +17,15 @@ from bayeslearn.models.target import Target
 from bayeslearn.sizes import check_seed
 
 
-def check_algorithm(algorithm: Algorithm | str, argument: str = "algorithm") -> Algorithm:
-    """An algorithm, from itself or from its name."""
+def check_algorithm(
+    algorithm: Algorithm | str, argument: str = "algorithm", alternatives: Sequence[str] = ()
+) -> Algorithm:
+    """An algorithm, from itself or from its name; `alternatives` are other names to choose from."""
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
-            refuse(argument, algorithm, "be one of " + ", ".join(map(repr, ALGORITHMS)))
+            names = (*alternatives, *ALGORITHMS)
+            hint = did_you_mean(algorithm, names)
+            refuse(argument, algorithm, "be one of " + ", ".join(map(repr, names)), hint)
         return ALGORITHMS[algorithm]()
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         refuse(argument, algorithm, "be an object", f"Write bl.{algorithm.__name__}().")

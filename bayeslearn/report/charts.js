@@ -158,8 +158,8 @@
     const unit = isRegression ? `standard deviation of ${clip(target, 14)}` : "nats";
     chart(host, {
       title: "Epistemic and aleatoric uncertainty",
-      read: isRegression ? "Epistemic uncertainty shrinks with more data; aleatoric uncertainty is noise that stays. Rows in order of the first."
-        : "Epistemic uncertainty shrinks with more data; aleatoric uncertainty is overlap of the classes that stays. Ringed rows are misclassified.",
+      read: isRegression ? "Epistemic uncertainty shrinks with more data; aleatoric uncertainty, the noise, does not. Rows are in order of the epistemic one."
+        : "Epistemic uncertainty shrinks with more data; aleatoric uncertainty, the overlap of the classes, does not. Ringed rows are misclassified.",
       x: { label: "held-out rows, by epistemic uncertainty", range: [-1, order.length], names: [] },
       y: { label: unit, range: [0, range([...rows.epistemic, ...rows.aleatoric], 0.06)[1]] },
       legend: [["dot", "k0", "epistemic"], ["dot", "k3", "aleatoric"], ...(isRegression ? [] : [["ring", "", "misclassified"]])],
@@ -188,7 +188,7 @@
     chart(host, {
       title: isChains ? "Log-density of the chains" : `${t.label === "elbo" ? "ELBO" : t.label[0].toUpperCase() + t.label.slice(1)} during training`,
       read: isChains ? "Chains that agree look like one band of noise, without drift and without steps."
-        : "It should rise and level off; still rising at the end means that more steps would help. First steps may lie below the picture.",
+        : "It should rise and level off; if it still rises at the end, more steps would help. The first steps may lie below the visible range.",
       x: { label: isChains ? "draw" : "step", range: [t.steps[0], t.steps[t.steps.length - 1]] },
       y: { label: t.label === "elbo" ? "ELBO (nats)" : t.label, range: [low, high] },
       legend: isChains ? lines.map((_, i) => ["line", kind(i), `chain ${i + 1}`]) : [["line", "k0", "at evaluations"], ...(t.result === null ? [] : [["line", "k1 dashed", "of the result"]])],
@@ -236,7 +236,7 @@
     const most = Math.max(...all), least = Math.max(Math.min(...all), 1e-4 * most);
     chart(host, {
       title: "Posterior std of the weights by layer",
-      read: "Posterior standard deviations: boxes hold the middle half, lines nine in ten. A layer as wide as its prior has learned little.",
+      read: "Posterior standard deviations: boxes span the middle half of the weights, lines nine in ten. A layer as wide as its prior has learned little.",
       height: Math.max(HEIGHT, 46 + 26 * leaves.length), left: 112,
       x: { label: "standard deviation of a weight", range: [0.8 * least, 1.25 * most], isLog: true },
       y: { range: [-0.6, from + 0.6], names: leaves.map((w) => clip(w.name, 17)).reverse() },

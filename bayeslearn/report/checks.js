@@ -53,7 +53,7 @@
       const name = isRegression ? "predicted mean" : "confidence", what = isRegression ? "Coverage" : "Accuracy";
       chart(host, {
         title: parts.length === 10 ? `${what} by decile of the ${name}` : `${what} by ${name}`,
-        read: isRegression ? "Fraction of observations inside their 90 % interval, from the lowest to the highest predictions: intervals that hold on average may fail in a part."
+        read: isRegression ? "Fraction of observations inside their 90 % interval, from the lowest to the highest predictions: coverage that is right on average may be wrong in parts."
           : "Accuracy beside the mean predicted probability, from the least to the most confident rows.",
         x: { label: `${parts.length === 10 ? "decile" : "part"} of the ${name}`, range: [0.4, parts.length + 0.6] },
         y: { label: what.toLowerCase(), range: [Math.max(0, Math.min(...parts.map((p) => Math.min(p.good, p.expected - luckOf(p.expected, p.rows)))) - 0.06), 1.03], isShare: true },
@@ -80,7 +80,7 @@
         make("td", outside ? { class: "outside" } : {}, `${outside ? "⚠ " : ""}${percent(g.good)}`), make("td", {}, near));
     });
     host.append(make("figure", {}, make("h4", {}, isRegression ? "Coverage by group" : "Accuracy by group"),
-      make("figcaption", {}, `By the values of columns that have few${isRegression ? "" : ", and by predicted class"}. ⚠: outside of what a calibrated method has in 95 of 100 cases; of many groups some are outside by chance.`),
+      make("figcaption", {}, `By the values of columns with few different ones${isRegression ? "" : ", and by predicted class"}. ⚠ marks a group outside the range of a calibrated method in 95 of 100 cases; of many groups, a few are outside by chance.`),
       make("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${what} by group` },
         make("table", { class: "facts" }, make("thead", {}, make("tr", {}, ...["group", "rows", what, "calibrated"].map((h) => make("th", { scope: "col" }, h)))), make("tbody", {}, ...body))),
       make("div", {})));
@@ -94,7 +94,7 @@
     const rows = k.map((counts, i) => make("tr", {}, make("th", { scope: "row" }, clip(fit.classes[i], 18)), ...counts.map((n, j) =>
       make("td", n ? { class: `share ${i === j ? "k0" : "k1"} s${Math.ceil(5 * n / total[i])}` } : {}, n.toLocaleString("en")))));
     host.append(make("figure", {}, make("h4", {}, "Observed against predicted"),
-      make("figcaption", {}, "Confusion matrix: held-out rows by observed and predicted class, darker where the share of the observed class is larger."),
+      make("figcaption", {}, "Confusion matrix: held-out rows by observed and predicted class, darker where they are a larger fraction of the observed class."),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Confusion matrix" }, make("table", { class: "facts" }, make("thead", {}, head), make("tbody", {}, ...rows))), make("div", {})));
   };
 
@@ -113,9 +113,9 @@
     // Bars of length zero would show nothing.
     const isPoint = !k.epistemic.some((v) => v !== 0);
     const rest = (k.left_out ? ` ${k.left_out} more columns were left out.` : "")
-      + (isPoint ? " There is none of the epistemic uncertainty, which is zero in every row: the method learns a single set of weights." : "");
+      + (isPoint ? " The epistemic uncertainty has no chart: it is zero, since this method learns a single set of weights." : "");
     of("k0", k.error, isRegression ? "Permutation importance: mean" : "Permutation importance: probabilities",
-      `How much worse predictions become when a column is shuffled among ${k.rows} held-out rows; correlated columns share theirs.${rest}`,
+      `How much worse predictions become when a column is shuffled among ${k.rows} held-out rows; correlated columns share their importance.${rest}`,
       isRegression ? "increase of RMSE" : "increase of log loss (nats)");
     if (isPoint) return;
     of("k3", k.epistemic, "Permutation importance: epistemic uncertainty",
@@ -129,7 +129,7 @@
     const [b, a] = [before.calibration, fit.calibration];
     chart(host, {
       title: "Before and after calibration",
-      read: before.after ? "Conformal calibration changes the prediction sets and leaves the probabilities: both curves are one." : "What calibration changed on the held-out rows; the curve after it should be nearer to the diagonal.",
+      read: before.after ? "Conformal calibration changes the prediction sets and not the probabilities, so both curves are the same." : "What calibration changed on the held-out rows; the curve after it should be nearer to the diagonal.",
       x: { label: isRegression ? "level of the interval" : "probability of the predicted class", range: [0, 1], isShare: true },
       y: { label: isRegression ? "coverage" : "accuracy", range: [-0.03, 1.03], isShare: true },
       legend: [["line", "k3 dashed", "before"], ["line", "k0", "after"], ["guide", "", "calibrated"]],
@@ -193,7 +193,7 @@
     fillRows();
     const missed = order.filter(isMissed).length;
     panel.append(make("h4", { class: "rows-title" }, "Held-out rows"),
-      make("p", { class: "small" }, `A heading sorts the rows. ⚠ ${missed.toLocaleString("en")} of ${order.length.toLocaleString("en")} are ${isRegression ? "outside their 90 % interval" : "misclassified"}.`),
+      make("p", { class: "small" }, `Click a heading to sort. ⚠ marks ${isRegression ? "observations outside their 90 % interval" : "misclassified rows"}: ${missed.toLocaleString("en")} of ${order.length.toLocaleString("en")}.`),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Held-out rows" }, make("table", { class: "rows" }, make("thead", {}, make("tr", {}, ...heads)), body)),
       make("p", { class: "turns" }, back, next, status));
   };

@@ -41,8 +41,8 @@ def methods_table(table: list[Row], recommended: str | None, is_single: bool) ->
     body = "".join(_row(row, columns, best, recommended) for row in sorted(table, key=place))
     means = "Scores of one split" if is_single else "Means over the splits ± standard errors"
     return (
-        f"<h2>All methods</h2><p>{means}, the best of each column in bold. A heading sorts the"
-        " table, best first; a method's name shows it in detail below.</p>"
+        f"<h2>All methods</h2><p>{means}, the best of each column in bold. Click a heading to sort,"
+        " best first, or a method to see it in detail below.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of methods">'
         f'<table id="methods" role="table"><thead role="rowgroup"><tr role="row">{_head("method")}'
         f'{head}</tr></thead><tbody role="rowgroup">{body}</tbody></table></div>'

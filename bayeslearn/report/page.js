@@ -51,7 +51,7 @@
     const isOne = timed.length === 1;
     if (timed.length) chart(host, {
       title: isOne ? "Cost of the fit" : "Cost of a fit",
-      read: "Seconds of one fit: tables of about the same size share what was compiled.",
+      read: "Seconds of one fit. Compilation is paid once for tables of about the same size.",
       height: isOne ? 90 : Math.max(HEIGHT, 46 + 17 * timed.length), left: 124,
       x: { label: "seconds", range: [0, 1.04 * timed[timed.length - 1].wall_time] },
       y: { range: [timed.length - 0.4, -0.6], names: timed.map((fit) => clip(fit.method, 19)) },

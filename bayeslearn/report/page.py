@@ -156,30 +156,33 @@ def _verdict(page: PageContents) -> str:
         rows = max(1, num_rows if isinstance(num_rows, int) else 1)
         chance = 1.96 * math.sqrt(0.9 * 0.1 / rows)
         if abs(coverage - 0.9) <= chance:
-            word = "as many as they should: the intervals are calibrated"
+            least, most = 90 - 100 * chance, min(100.0, 90 + 100 * chance)
+            word = f"no sign of miscalibration ({least:.0f} to {most:.0f} % is within chance)"
         elif coverage < 0.9:
-            word = "too few: the intervals are too narrow"
+            word = "the intervals are too narrow"
         else:
-            word = "too many: the intervals are too wide"
+            word = "the intervals are too wide"
         sentences.append(
-            f"Of {rows} held-out rows {100 * coverage:.0f} % lie inside their 90 % interval,"
+            f"{100 * coverage:.0f} % of {rows:,} held-out rows lie inside their 90 % intervals:"
             f" {word}."
         )
     other = cast(dict[str, float], _baseline(page).get("metrics") or {})
     rmse, r2 = scores.get("rmse"), scores.get("r2")
     if rmse is not None and "rmse" in other:
-        explained = "" if r2 is None else f", R² {r2:.2f}"
+        explained = "" if r2 is None else f" (R² {r2:.2f})".replace("-", "−")
         sentences.append(
-            f"The RMSE is {number('rmse', rmse)} beside {number('rmse', other['rmse'])} when the"
-            " mean is predicted"
-            f"{explained}.".replace("-", "−")
+            f"The RMSE is {number('rmse', rmse)}{explained}; predicting the mean would give"
+            f" {number('rmse', other['rmse'])}."
         )
+        if rmse >= other["rmse"]:
+            sentences.append("The columns do not predict the target better than its mean does.")
     if accuracy is not None:
         beside = ""
         if "accuracy" in other:
-            beside = f" ({100 * other['accuracy']:.1f} % by predicting the most frequent class)"
+            frequent = f"{100 * other['accuracy']:.1f} %"
+            beside = f"; predicting the most frequent class would give {frequent}"
         sentences.append(
-            f"{100 * accuracy:.1f} % of the held-out rows were classified correctly{beside}."
+            f"{100 * accuracy:.1f} % of the held-out rows are classified correctly{beside}."
         )
         if ece is not None:
             sentences.append(f"The expected calibration error is {100 * ece:.1f} %.")

@@ -133,8 +133,8 @@ def warn_too_few(level: float, maps: Sequence[ConformalMap], what: str, result: 
     totals = [float(own.weight[-1, 0]) for own in maps]
     where = " of a group" if len(totals) > 1 else ""
     warn(
-        f"A conformal {what} of level {level:g} needs at least {needed} calibration rows{where},"
-        f" and there are {min(totals):g}: it is {result}.",
+        f"A conformal {what} of level {level:g} needs at least {needed} calibration rows{where};"
+        f" with {min(totals):g} it is {result}.",
         DataWarning,
     )
 

@@ -283,8 +283,8 @@ def _fit_temperature(predictive: PredictiveBase, y: np.ndarray, weight: np.ndarr
         if np.all(is_correct[rows]):
             # The likelihood grows without bound as the temperature falls to zero.
             warn(
-                f"All {len(rows)} calibration rows are classified correctly, which no finite"
-                " temperature fits best: the probabilities stay as they are.",
+                f"All {len(rows)} calibration rows are classified correctly, so that no temperature"
+                " can be estimated: the probabilities are not changed.",
                 DataWarning,
             )
             return FactorMap(1.0)

@@ -142,9 +142,14 @@ class Predictive(PredictiveBase):
         if self.kind != "regression":
             self.not_available("cdf", "regression")
         function = sampled_cdfs if self._by_samples else mixture_cdfs
-        stacked = np.stack([np.asarray(self._observed(y)) for y in points], axis=1)
+        inside, below, above = zip(*map(self._in_support, points), strict=True)
+        stacked = np.stack([np.asarray(self._observed(y)) for y in inside], axis=1)
         values = self._by_rows(function, stacked, per_row=self._values_per_row)
-        return [self._like_y(values[:, place]) for place in range(len(points))]
+        found = [self._like_y(values[:, place]) for place in range(len(points))]
+        return [
+            np.where(low, 0.0, np.where(high, 1.0, value))
+            for low, high, value in zip(below, above, found, strict=True)
+        ]
 
     @double_precision
     def sample(self, key: Array | int, num: int = 1) -> np.ndarray:
@@ -170,6 +175,20 @@ class Predictive(PredictiveBase):
         if len(y) != self.num_rows:
             refuse("y", Shown(f"{len(y)} rows"), f"have as many rows as x ({self.num_rows})")
         return y
+
+    def _in_support(self, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers that an observation can be, in place of any; which were below, and above."""
+        values: np.ndarray = np.asarray(y)
+        least, greatest = self.support
+        if np.all(np.isinf(self.support)) or (
+            values.ndim > 1 and self._target.likelihood.is_vector
+        ):
+            return values, np.zeros(1, bool), np.zeros(1, bool)
+        values = np.floor(values) if self.is_discrete else values
+        below = np.less(values, least) if self.is_discrete else np.less_equal(values, least)
+        above = np.greater_equal(values, greatest)
+        some = greatest if self.is_discrete else 0.5 * (least + greatest)
+        return np.where(below | above, 1.0 if np.isinf(greatest) else some, values), below, above
 
     def _observed(self, y: ArrayLike) -> Array:
         return self._target.batch((self._x, self._check_y(y))).y

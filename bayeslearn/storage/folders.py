@@ -91,7 +91,7 @@ def read_folder(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], di
         (entry,) = manifest["files"].values()
         content = _read_file(found / ARRAYS, entry["size"])
     except OSError as error:
-        _refuse_folder(path, f"{error.strerror or error} ({error.filename or path})")
+        _refuse_folder(path, _reason(path, error))
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         _refuse_folder(path, f"{ARRAYS} is damaged: its checksum is not that of the manifest")
     _check_sizes(path, content, manifest["arrays"])
@@ -113,7 +113,16 @@ def written_by(path: str | os.PathLike[str]) -> str:
     try:
         return str(_read_manifest(_place(path)).get("bayeslearn"))
     except OSError as error:
-        _refuse_folder(_place(path), str(error.strerror or error))
+        _refuse_folder(_place(path), _reason(_place(path), error))
+
+
+def _reason(path: Path, error: OSError) -> str:
+    """Why a folder could not be read."""
+    if not os.path.lexists(path):
+        return "there is no such folder"
+    if not path.is_dir():
+        return "it is not a folder"
+    return f"{error.strerror or error} ({error.filename or path})"
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
@@ -136,11 +145,11 @@ def _check_gives_way(path: Path, overwrite: bool) -> None:
         is_ours = False
     if not is_ours:
         raise StorageError(
-            f"{path} cannot be written: what stands there is not a sound folder of bayeslearn and"
-            " nothing else, so it is left alone. Choose another name."
+            f"{path} cannot be written: it exists, and is not a folder that bayeslearn wrote, or"
+            " holds other files too. Choose another name."
         )
     if not overwrite:
-        raise StorageError(f"{path} cannot be written: it exists. Write overwrite=True, or rename.")
+        raise StorageError(f"{path} cannot be written: it exists. Replace it with overwrite=True.")
 
 
 def swap(new: Path, path: Path) -> None:

@@ -63,10 +63,7 @@ from bayeslearn.tabular.folds import KeyedRows, Keys, held_to_stop, hold_out, ke
 from bayeslearn.tabular.frame_inputs import TableInputs, check_options, validated
 from bayeslearn.tabular.json_values import JSON
 from bayeslearn.tabular.selection import Problem, Selection, select, stored_or
-from bayeslearn.tabular.sklearn_parts import (
-    check_is_fitted,
-    check_random_state,
-)
+from bayeslearn.tabular.sklearn_parts import check_is_fitted, check_random_state
 from bayeslearn.tabular.stored_estimator import StoredEstimator
 from bayeslearn.tabular.timing import Deadline
 
@@ -156,8 +153,9 @@ class BayesianNN(TableInputs, StoredEstimator):
             self.candidates_, self.baseline_ = selection.candidates, selection.scores
             candidate, method = selection.candidate, selection.method.algorithm()
         else:
+            needs_linear = method.capabilities.needs_linear_model
             is_chosen_from = method.capabilities.is_composite
-            sizes = self._sizes(len(rows.y), is_chosen_from)
+            sizes = self._sizes(len(rows.y), is_chosen_from, needs_linear)
             candidate = Candidate(
                 next((size for size in sizes if size != LINEAR), sizes[0]),
                 self._scales(is_chosen_from, isinstance(method, MILE))[0],
@@ -251,10 +249,12 @@ class BayesianNN(TableInputs, StoredEstimator):
 
     # Values to try with method="auto"; the first is the default of the methods it chooses from.
 
-    def _sizes(self, num_rows: int, is_chosen_from: bool) -> tuple[Any, ...]:
+    def _sizes(
+        self, num_rows: int, is_chosen_from: bool, needs_linear: bool = False
+    ) -> tuple[Any, ...]:
         """Hidden layers."""
-        if not is_auto(self.hidden):
-            return (self.hidden,)
+        if not is_auto(self.hidden) or needs_linear:
+            return (LINEAR if is_auto(self.hidden) else self.hidden,)
         has_classes = self.task == "classification"
         return network_sizes(num_rows, has_classes) if is_chosen_from else ((50,),)
 
@@ -330,12 +330,12 @@ class BayesianNN(TableInputs, StoredEstimator):
 
     def check_parameters(self) -> Algorithm | None:
         """Refuse settings that make no sense; the algorithm of `method`, None for "auto"."""
-        method = None if is_auto(self.method) else check_algorithm(self.method, "method")
+        method = None if is_auto(self.method) else check_algorithm(self.method, "method", ("auto",))
         if not is_auto(self.prior_scale) and self.prior_scale != HIERARCHICAL:
             check_positive("prior_scale", self.prior_scale, alternatives=("auto", HIERARCHICAL))
         if self.budget is not None:
             if method is not None:
-                refuse("budget", self.budget, 'be None with a method other than "auto"')
+                refuse("budget", self.budget, 'be None unless method="auto"')
             seconds_of("budget", self.budget)
         check_whole("num_samples", self.num_samples, least=1)
         fraction = self.validation_fraction

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.tabular.columns import is_null
 
 BALANCED = "balanced"
 AUTO, CATEGORICAL, ORDINAL = "auto", "categorical", "ordinal"
@@ -27,6 +28,18 @@ def check_class_options(likelihood: str, class_weight: Any) -> None:
     numbers: list[Any] = list(class_weight.values())
     if not all(isinstance(w, Real) and 0 <= float(w) < np.inf for w in numbers):
         refuse("class_weight", class_weight, "hold numbers from 0 on")
+
+
+def check_labels(y: Any) -> None:
+    """Refuse a missing label among text or other objects; scikit-learn checks numbers."""
+    found = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    if found.dtype != object or found.ndim != 1:
+        return
+    missing = [row for row, label in enumerate(found) if is_null(label)]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        shown = Shown(f"a missing one in row {missing[0]}{more}")
+        refuse("y", shown, "have a label in every row", "Drop these rows.")
 
 
 def ordered_categories(y: Any) -> list[Any] | None:

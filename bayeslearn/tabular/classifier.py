@@ -22,6 +22,7 @@ from bayeslearn.tabular.classes import (
     CATEGORICAL,
     ORDINAL,
     check_class_options,
+    check_labels,
     codes_of,
     order_of,
     ordered_categories,
@@ -197,6 +198,7 @@ class BayesianNNClassifier(ClassifierMixin, DistributionMethods, BayesianNN):
         self, X: Any, y: Any, classes: Any = None, first: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         categories = ordered_categories(y)
+        check_labels(y)
         X, y = validated(self, X, y, reset=first, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
@@ -209,7 +211,7 @@ class BayesianNNClassifier(ClassifierMixin, DistributionMethods, BayesianNN):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             must = f"hold only the labels {self.classes_.tolist()}"
-            refuse("y", Shown(f"the label {unknown[0]!r}"), must)
+            refuse("y", Shown(f"the label {unknown.tolist()[0]!r}"), must)
         return X, codes_of(y, self.classes_)
 
     def _learn_classes(self, y: np.ndarray, categories: list[Any] | None, classes: Any) -> None:

@@ -172,14 +172,19 @@ def _is_copy(column: Column, values: ColumnValues, rows: np.ndarray, y: np.ndarr
         return False
     own = y[present]
     if column.categories is None and own.dtype.kind in "fi" and column.cycles is None:
-        numbers = values.numbers[rows][present]
+        numbers, own = _scaled(values.numbers[rows][present]), _scaled(own)
         if np.ptp(numbers) == 0 or np.ptp(own) == 0:
             return False
-        return abs(float(np.corrcoef(numbers, own.astype(float))[0, 1])) > COPY
+        return abs(float(np.corrcoef(numbers, own)[0, 1])) > COPY
     if own.dtype.kind == "f" or column.categories is None:
         return False
     pairs = set(zip(values.text[rows][present].tolist(), own.tolist(), strict=True))
     return len(pairs) == len(np.unique(own)) == len({text for text, _ in pairs})
+
+
+def _scaled(numbers: np.ndarray) -> np.ndarray:
+    """Of size one, so that squares of numbers of any size are finite."""
+    return numbers / max(float(np.max(np.abs(numbers))), float(np.finfo(np.float64).tiny))
 
 
 def _duplicates(table: Table, columns: Sequence[Column], rows: np.ndarray, y: np.ndarray) -> int:

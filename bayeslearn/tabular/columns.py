@@ -72,6 +72,9 @@ ESTIMATOR = Remedies(
 )
 
 
+NEW_FRAME = Remedies(impute=', or fit again with missing="impute"')
+
+
 class TableError(ArgumentError):
     """A table was refused, with the parts of the sentence."""
 
@@ -165,6 +168,13 @@ def join_names(names: Sequence[str], limit: int = 5, quoted: bool = True) -> str
     """Names with commas between them, the first few of many."""
     shown = [repr(name) if quoted else name for name in names[:limit]]
     return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def is_null(cell: object) -> bool:
+    """Whether a value of any library stands for a missing one."""
+    if cell is None or getattr(cell, "ndim", 0) != 0:
+        return cell is None
+    return str(cell) in ("<NA>", "NaT") or bool(cell != cell)
 
 
 def map_unique(function: Callable[[str], float], text: np.ndarray) -> np.ndarray:

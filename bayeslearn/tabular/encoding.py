@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bayeslearn.errors import refuse
+from bayeslearn.errors import did_you_mean, refuse
 from bayeslearn.tabular import column_notes, dates
 from bayeslearn.tabular.cell_checks import check_numbers, check_present, dates_of
 from bayeslearn.tabular.columns import (
@@ -67,7 +68,8 @@ def learn(
     if target not in raw.names:
         shown = join_names(raw.names, limit=12)
         if not problems:
-            refuse("target", target, f"be a column of {raw.path}: {shown}")
+            hint = did_you_mean(target, raw.names)
+            refuse("target", target, f"be a column of {raw.path}: {shown}", hint)
         with problems.collected():
             raw.refuse(f"there is no column {target!r}", f"hold the target; it has {shown}")
     problems.raise_all()
@@ -110,13 +112,23 @@ def _check_arguments(
     for argument, given in (("categorical", categorical), ("drop", drop)):
         for name in given:
             if name not in names:
-                refuse(argument, name, f"be a column of {raw.path}: {join_names(names, limit=12)}")
+                must = f"be a column of {raw.path}: {join_names(names, limit=12)}"
+                refuse(argument, name, must, _remedy_of(argument, name, names))
     if target in drop:
         refuse("drop", target, "leave the target")
     number = raw.num_rows
     if number < MIN_ROWS:
         what = f"it has {number} row{'s' if number > 1 else ''}" if number else "it has no rows"
         raw.refuse(f"{what} below its header", f"have at least {MIN_ROWS} rows")
+
+
+def _remedy_of(argument: str, name: str, names: Sequence[str]) -> str:
+    """What to write for a name that is no column, but may be several."""
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and set(parts) <= set(names):
+        options = " ".join(f"--{argument} {shlex.quote(part)}" for part in parts)
+        return f"Repeat the option: {options}."
+    return did_you_mean(name, names)
 
 
 def learn_columns(
@@ -187,6 +199,9 @@ def _target(raw: RawTable, name: str, task: str, impute: bool, notify: Notify) -
     rows = np.flatnonzero(~values.is_missing)
     if len(rows) < MIN_ROWS:
         raw.refuse(f"{len(rows)} rows have a target", f"have at least {MIN_ROWS} of them")
+    if values.dates is not None and task != "classification":
+        remedy = "Convert it to numbers, such as days, or use --task classification."
+        raw.refuse(f"the target {name!r} holds dates", "have numbers or classes as target", remedy)
     text, numbers = values.text[rows], values.numbers[rows]
     fraction = np.mean(~np.isnan(numbers))
     if task == "regression" or (task == "auto" and fraction > 0.5):

@@ -34,6 +34,10 @@ from bayeslearn.tabular.pandas_parts import pd
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MAX_BYTES = 2**30  # of a compressed file
+OTHER_KINDS = (
+    (re.compile(r"\s*(\{\s*\"|\[\s*[\[{])"), "JSON"),
+    (re.compile(r"\s*<(!doctype|html|\?xml)", re.IGNORECASE), "an HTML or XML page"),
+)
 WANTED = "be a CSV, TSV or Parquet file with a header"
 
 
@@ -143,6 +147,9 @@ def _read(path: str, argument: str, encoding: str, max_bytes: int) -> RawTable:
     header = next((line for line in text.splitlines() if line.strip()), "")
     if not header:
         _refuse(argument, path, "the file is empty")
+    for pattern, kind in OTHER_KINDS:
+        if pattern.match(text):
+            _refuse(argument, path, f"it is {kind}", remedy="Save the table as CSV first.")
     is_tsv = Path(path.removesuffix(".gz")).suffix.lower() in (".tsv", ".tab")
     separator = "\t" if is_tsv else max(SEPARATORS, key=header.count)
     notes = []
@@ -191,12 +198,10 @@ def _refuse(argument: str, path: str, what: str, must: str = WANTED, remedy: str
 def _content(argument: str, path: str, max_bytes: int) -> bytes:
     try:
         with open(path, "rb") as file:
-            # gzip by its first bytes, whatever the name says
-            is_compressed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            if not is_compressed:
-                return file.read()
-            content = gzip.GzipFile(fileobj=file).read(max_bytes + 1)
+            content = file.read()  # whole, for a pipe cannot go back
+        if content[:2] != b"\x1f\x8b":  # gzip, whatever the name says
+            return content
+        content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(max_bytes + 1)
     except FileNotFoundError:
         raise ArgumentError(f"File not found: {path}") from None
     except IsADirectoryError:
@@ -220,7 +225,7 @@ def _refuse_size(argument: str, path: str, size: int | str, max_bytes: int) -> N
 
 
 def _decode(argument: str, path: str, content: bytes, encoding: str) -> str:
-    if content[:4] == b"PK\x03\x04":
+    if content[:4] in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):  # of today, and of before 2007
         remedy = "Save a spreadsheet as CSV first."
         _refuse(argument, path, "it is a spreadsheet or a zip archive", remedy=remedy)
     try:

@@ -8,21 +8,25 @@ values go to scikit-learn as they are.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
 
-from bayeslearn.errors import DataWarning, Shown, refuse
+from bayeslearn.errors import ArgumentError, DataWarning, Shown, refuse
 from bayeslearn.tabular import column_notes, text_columns
 from bayeslearn.tabular.columns import (
     ESTIMATOR,
     MISSING,
     NEW,
+    NEW_FRAME,
     ColumnValues,
     Remedies,
     Written,
+    is_null,
+    join_names,
     problems_of,
     refuse_table,
 )
@@ -114,9 +118,9 @@ def validated(estimator: Any, X: Any, y: Any = NO_Y, *, reset: bool, **options: 
     """scikit-learn's `validate_data` for tables with any columns: X, or X and y as arrays."""
     y = y.to_numpy() if hasattr(y, "to_numpy") else y
     table = _as_table(X, takes_arrays=estimator.missing is not None)
-    schema = _learned(estimator, table) if reset else _stored(estimator, table)
+    schema = _learned(estimator, table) if reset else _stored(estimator, X, table)
     if schema is None or table is None:
-        found = validate_data(estimator, X, y, reset=reset, **options)
+        found = _as_numbers(estimator, X, y, reset=reset, **options)
     else:
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         columns = schema.numbers(table, _ignore if reset else _warn)
@@ -129,6 +133,20 @@ def validated(estimator: Any, X: Any, y: Any = NO_Y, *, reset: bool, **options: 
     if reset:
         _keep(estimator, table, schema, found)
     return found
+
+
+def _as_numbers(estimator: Any, X: Any, y: Any, **options: Any) -> Any:
+    """X, or X and y, by scikit-learn, which does not say what text needs."""
+    try:
+        return validate_data(estimator, X, y, **options)
+    except ArgumentError:
+        raise
+    except ValueError as error:
+        text = str(error).partition("could not convert string to float: ")[2]
+        if not text:
+            raise
+        remedy = "Text and categories need a pandas or Polars data frame."
+        refuse("X", Shown(f"the text {text}"), "hold numbers if it is an array", remedy)
 
 
 def _learned(estimator: Any, table: FrameTable | None) -> Schema | None:
@@ -151,15 +169,17 @@ def _learned(estimator: Any, table: FrameTable | None) -> Schema | None:
     return schema.with_fill_values(table, np.arange(table.num_rows))
 
 
-def _stored(estimator: Any, table: FrameTable | None) -> Schema | None:
+def _stored(estimator: Any, X: Any, table: FrameTable | None) -> Schema | None:
     """How the training table was encoded."""
     stored = getattr(estimator, "encoding_", None)
     if stored is None:
         return None
     schema = Schema.from_dict(stored)
     if table is None:
-        names = ", ".join(repr(column.name) for column in schema.columns[:5])
-        refuse("X", Shown("no data frame"), f"be a data frame with the columns {names}, as in fit")
+        names = join_names([column.name for column in schema.columns])
+        must = f"be a data frame with the columns {names}, as in fit"
+        refuse("X", Shown(f"an object of type {type(X).__name__}"), must)
+    table.remedies = NEW_FRAME
     return schema
 
 
@@ -173,6 +193,8 @@ def _keep(estimator: Any, table: FrameTable | None, schema: Schema | None, found
         return
     columns = schema.columns if schema is not None else tuple(map(Column, table.names))
     y = found[1] if isinstance(found, tuple) else np.zeros(table.num_rows)
+    if estimator.task == "regression":
+        y = y.astype(np.float64)  # counts are no classes
     rows = np.arange(table.num_rows)
     estimator.column_notes_ = [
         *column_notes.describe(table, columns, estimator.categories),
@@ -197,11 +219,27 @@ def _as_table(X: Any, takes_arrays: bool) -> FrameTable | None:
         import narwhals.stable.v1 as nw
     except ImportError:  # pragma: no cover
         return None
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    _check_names(X)
+    frame = nw.from_native(X, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        refuse("X", Shown("a lazy frame"), "be in memory", "Collect it first: X.collect().")
     if not isinstance(frame, nw.DataFrame):
         return None
     names = [str(name) for name in frame.columns]
     return FrameTable(names, len(frame), lambda i: _series_values(frame[:, i], nw))
+
+
+def _check_names(X: Any) -> None:
+    """A pandas frame may have no columns, or two of one name."""
+    if not hasattr(X, "iloc") or getattr(X, "ndim", 0) != 2:
+        return
+    names = Counter(X.columns.tolist())
+    if not names:
+        refuse("X", Shown("a frame without columns"), "have at least one column")
+    twice = [name for name, number in names.items() if number > 1]
+    if twice:
+        shown = Shown(f"{join_names(list(map(str, twice)))} more than once")
+        refuse("X", shown, "have distinct column names")
 
 
 def _array_table(X: Any) -> FrameTable | None:
@@ -241,7 +279,7 @@ def _series_values(series: Any, nw: Any) -> Cells:
             return _numbers(np.array(cells, np.float64)), False
         except (TypeError, ValueError):
             pass
-    text = np.array(["" if _is_null(cell) else str(cell).strip() for cell in cells], object)
+    text = np.array(["" if is_null(cell) else str(cell).strip() for cell in cells], object)
     is_missing = np.array([cell.lower() in MISSING for cell in text], bool)
     numbers = np.array([_as_number(cell) for cell in text])
     is_categorical = kind in (nw.Categorical, nw.Enum)
@@ -249,10 +287,6 @@ def _series_values(series: Any, nw: Any) -> Cells:
         is_missing = text == ""
     column = ColumnValues(text, numbers, is_missing, is_categorical=is_categorical)
     return column, not is_categorical
-
-
-def _is_null(cell: object) -> bool:
-    return cell is None or cell != cell or str(cell) in ("<NA>", "NaT")
 
 
 def _as_number(cell: str) -> float:

@@ -184,9 +184,12 @@ class BayesianNNRegressor(RegressorMixin, RegressionMethods, BayesianNN):
     def _read(
         self, X: Any, y: Any, classes: Any = None, first: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
+        target_types.check_numbers(y)
         X, y = validated(
             self, X, y, reset=first, dtype=np.float64, multi_output=True, y_numeric=True
         )
+        if first:
+            target_types.warn_of_constant(y)
         if not first and (columns := np.shape(self.y_scaling_.mean)) != y.shape[1:]:
             must = f"have {columns[0]} column(s)" if columns else "be a vector"
             refuse("y", Shown(f"shape {y.shape}"), f"{must}, as in the first fit")

@@ -5,15 +5,18 @@ Such a y is not shifted: its range has a meaning. Positive numbers are divided b
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bayeslearn.data.rows import Rows
 from bayeslearn.data.scaling import Scaling
-from bayeslearn.errors import refuse
+from bayeslearn.errors import DataWarning, Shown, refuse, warn
 from bayeslearn.models.likelihoods.base import Likelihood
 from bayeslearn.models.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflatedPoisson
 from bayeslearn.models.likelihoods.gaussian import LogNormal
 from bayeslearn.models.likelihoods.shape import Beta, Gamma
+from bayeslearn.tabular.columns import is_null
 
 AUTO, GAUSSIAN = "auto", "gaussian"
 LIKELIHOODS: dict[str, Likelihood] = {
@@ -36,9 +39,39 @@ def check_likelihood(name: str, noise: object) -> None:
     """Refuse an unknown name, or a kind of noise that only Gaussian likelihoods have."""
     if name not in (AUTO, GAUSSIAN, *LIKELIHOODS):
         known = ", ".join(map(repr, (AUTO, GAUSSIAN, *LIKELIHOODS)))
-        refuse("likelihood", name, f"be one of {known}")
+        refuse("likelihood", name, f"be one of {known}", "Others need bl.fit and bl.likelihoods.")
     if name != GAUSSIAN and noise != AUTO:
         refuse("noise", noise, f'be "auto" with likelihood="{name}"')
+
+
+def check_numbers(y: Any) -> None:
+    """Refuse dates and text as y: scikit-learn reads dates as nanoseconds, in silence."""
+    found = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    must, remedy = "hold numbers", "Convert dates to numbers; for labels use BayesianNNClassifier."
+    if found.dtype.kind in "Mm":
+        refuse("y", Shown("dates" if found.dtype.kind == "M" else "durations"), must, remedy)
+    if found.dtype.kind not in "OUT" or found.ndim not in (1, 2):
+        return
+    for row, cells in enumerate(found.reshape(len(found), -1).tolist()):
+        for cell in cells:
+            try:
+                float("nan" if is_null(cell) else cell)
+            except (TypeError, ValueError):
+                refuse("y", Shown(f"{str(cell)[:80]!r} in row {row}"), must, remedy)
+
+
+def warn_of_constant(y: np.ndarray) -> None:
+    """Say that a column of y without variation teaches nothing."""
+    values = y.reshape(len(y), -1)
+    constant = np.flatnonzero(np.all(values == values[:1], axis=0))
+    if constant.size:
+        where = f"Column {constant[0]} of y" if values.shape[1] > 1 else "y"
+        rows = "in every row" if len(y) > 1 else "in its only row"
+        warn(
+            f"{where} is {values[0, constant[0]]:g} {rows}: there is nothing to learn, and the"
+            " predicted standard deviation means nothing.",
+            DataWarning,
+        )
 
 
 def recognize(y: np.ndarray) -> tuple[str, str]:

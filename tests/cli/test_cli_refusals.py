@@ -29,6 +29,13 @@ BAD_FILES = {
     "folder": ("folder", "it is a folder"),
     "no header": (GOOD.encode(), "names the columns"),
     "spreadsheet": (b"PK\x03\x04 and so on", "spreadsheet"),
+    "old spreadsheet": (b"\xd0\xcf\x11\xe0 and so on", "spreadsheet"),
+    "JSON": (b'[{"a": 1, "y": 2}]', "it is JSON. Save the table as CSV"),
+    "a page": (b"<!DOCTYPE html>\n<html>", "it is an HTML or XML page"),
+    "dates": (
+        ("a,y\n" + "".join(f"{i},2024-01-{i + 10}\n" for i in range(20))).encode(),
+        "the target 'y' holds dates. Convert it to numbers",
+    ),
     "damaged gzip": (b"\x1f\x8b\x08\x00nonsense", "gzip file is damaged"),
     "damaged parquet": (b"PAR1 and nonsense", "could not be parsed as Parquet|needs pyarrow"),
     "ragged": (
@@ -81,7 +88,7 @@ def test_bad_new_files(fitted, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--method", "nonsense"], "`method` must be one of map, .*'nonsense'"),
+        (["--method", "nonsense"], "`method` must be one of auto, map, .*'nonsense'"),
         (["--method", "nonsense", "--learning-rate", "1"], "`method` must be one of"),
         (["--lerning-rate", "1"], "`--lerning-rate` is not an option of --method auto. Choose"),
         (
@@ -100,6 +107,11 @@ def test_bad_new_files(fitted, tmp_path, content, message):
         (["--num-steps", "x"], "'x' is not a whole number or auto"),
         (["--test-fraction", "1"], "not in the range"),
         (["--target", "nonsense"], "`target` must be a column"),
+        (["--target", "Price"], "`target` must be a column.*Did you mean price"),
+        (["--drop", "area,town"], "Repeat the option: --drop area --drop town"),
+        (["--drop", "aera"], "Did you mean area"),
+        (["--groups", "twon"], "Did you mean town"),
+        (["--time-order", "town"], "a column of dates or numbers, got 'town', which holds text"),
         (["--out", "no/such/place"], "`out` must be in a folder that exists"),
     ],
 )
@@ -108,6 +120,20 @@ def test_bad_options(folder, tmp_path, args, message):
     refused = run(*given, "--no-cache", code=2)
     assert re.search(message, refused.stderr), refused.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_option_alone_is_named():
+    assert "Did you mean --help?" in run("fit", "--hlep", code=2).stderr
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(folder, tmp_path, monkeypatch):
+    def refuses(*args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(runs.tempfile, "TemporaryDirectory", refuses)
+    args = ("fit", folder / "homes.csv", "--target", "price", "--out", tmp_path / "run")
+    refused = run(*args, code=2).stderr
+    assert re.search(r"`out` must be in a folder that can be written, got .*\(Permission", refused)
 
 
 def test_what_is_not_a_run(folder, tmp_path):
@@ -135,8 +161,8 @@ def test_nothing_of_the_users_is_replaced(fitted, folder, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("years of work")
-    assert "nothing was added to" in run(*args, mine, "--overwrite", code=2).stderr
-    assert "nothing was added to" in run(*args, data, "--overwrite", code=2).stderr
+    assert "without other files in it" in run(*args, mine, "--overwrite", code=2).stderr
+    assert "it is a file" in run(*args, data, "--overwrite", code=2).stderr
     assert (mine / "thesis.tex").read_text() == "years of work"
     again = ("predict", fitted[0], folder / "new.csv", "--out")
     assert "another file" in run(*again, folder / "new.csv", "--overwrite", code=2).stderr

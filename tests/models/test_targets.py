@@ -175,6 +175,14 @@ def test_cdf_is_scipys_and_quantiles_invert_it(case):
             np.testing.assert_allclose(reached, q, rtol=1e-7)
 
 
+def test_cdf_is_defined_for_every_number(case):
+    """Also where there are no observations: between whole numbers, and outside of the range."""
+    for point in (-1.5, 0.0, 0.3, 1.0, 2.7):
+        y = np.full(case.y.shape, point)
+        wanted = case.like_y(case.dist.cdf(np.full(case.table.shape, point)).mean(axis=0))
+        np.testing.assert_allclose(case.predictive.cdf(y), wanted, atol=1e-9, err_msg=str(point))
+
+
 def test_samples_have_the_predictives_distribution(case):
     p, num = case.predictive, 8000
     samples = p.sample(1, num)

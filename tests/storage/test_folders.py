@@ -65,7 +65,7 @@ def test_only_a_folder_of_ours_gives_way(run, tmp_path):
     (tmp_path / "link").symlink_to(run)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for place in ("run", "file", "empty", "link", "dangling"):
-        with pytest.raises(StorageError, match="left alone"):
+        with pytest.raises(StorageError, match="not a folder that bayeslearn wrote"):
             folders.write_folder(tmp_path / place, {}, {}, overwrite=True)
     assert (run / "notes.txt").read_text() == (tmp_path / "file").read_text() == "mine"
     with pytest.raises(StorageError, match="there is no folder"):
@@ -174,7 +174,9 @@ def test_folders_of_others_links_and_pipes_are_refused(run, tmp_path):
         with pytest.raises(StorageError, match=f"cannot be loaded: .*{message}"):
             bl.load(path)
 
-    check(tmp_path / "nowhere", "No such file")
+    check(tmp_path / "nowhere", "there is no such folder")
+    (tmp_path / "file").touch()
+    check(tmp_path / "file", "it is not a folder")
     check(run, "'numbers' and not a posterior")
     (tmp_path / "link").symlink_to(run)
     check(tmp_path / "link", "it is a symbolic link")

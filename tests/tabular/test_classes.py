@@ -53,6 +53,15 @@ def test_ordered_categories_are_ordinal(make, tmp_path):
     assert loaded.log_likelihood(x, y) == pytest.approx(fitted.log_likelihood(x, y), abs=1e-12)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_missing_label_is_refused(missing):
+    x, y = rows(number=20)
+    y = y.astype(object)
+    y[3] = missing
+    with pytest.raises(ArgumentError, match=r"`y` must have a label in every row, .* in row 3"):
+        bl.BayesianNNClassifier(**SMALL).fit(x, y)
+
+
 def test_the_order_must_be_known():
     x, y = rows()
     unordered = bl.BayesianNNClassifier(**SMALL).fit(x, as_pandas(y, ordered=False))

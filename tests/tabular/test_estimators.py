@@ -340,6 +340,19 @@ def test_labels_of_rows_that_do_not_count_are_not_there():
 # More rows
 
 
+def test_a_linear_method_needs_no_hidden():
+    x, y = problems.wiggle(rows=30)
+    regressor = bl.BayesianNNRegressor(method="conjugate", random_state=0).fit(x, y)
+    assert regressor.chosen_["hidden"] == ()
+
+
+def test_an_unknown_method_is_answered_with_the_nearest():
+    x, y = problems.wiggle(rows=30)
+    for name, near in (("Laplace", "laplace"), ("bayes_by_backprop", "bayes-by-backprop")):
+        with pytest.raises(ArgumentError, match=f"`method` .*'auto'.* Did you mean {near}"):
+            bl.BayesianNNRegressor(method=name).fit(x, y)
+
+
 def test_partial_fit_is_the_sequential_posterior():
     """The second call is exactly what `Posterior.update` makes of the rows."""
     x, y = problems.wiggle(rows=60)
@@ -394,7 +407,7 @@ def test_partial_fit_learns_of_classes_in_advance():
     assert set(y[:20]) == {0}
     classifier.partial_fit(x[20:], y[20:])
     assert classifier.score(x, y) > 0.7  # at best 0.86, of which rows of one class alone give 0.57
-    with pytest.raises(ArgumentError, match="hold only the labels"):
+    with pytest.raises(ArgumentError, match=r"hold only the labels \[0, 1\], got the label 2"):
         classifier.partial_fit(x, y + 1)
     with pytest.raises(ArgumentError, match="those of the first call"):
         classifier.partial_fit(x, y, classes=[0, 1, 2])

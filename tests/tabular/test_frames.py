@@ -6,6 +6,7 @@ import datetime
 import pickle
 from dataclasses import replace
 
+import narwhals.stable.v1 as nw
 import numpy as np
 import pandas as pd
 import pytest
@@ -173,6 +174,19 @@ def test_frames_of_numbers_are_left_alone():
         ),
         (lambda frame: frame.assign(size=["1,234"] * ROWS), "'1,234' in row 0.*Convert the column"),
         (lambda frame: frame.assign(size=["1.5"] * 119 + ["much"]), "'much' in row 119"),
+        (
+            lambda frame: pd.concat([frame, frame[["size"]]], axis=1),
+            "`X` must have distinct column names, got 'size' more than once",
+        ),
+        (lambda frame: frame[[]], "`X` must have at least one column"),
+        (
+            lambda frame: frame[["kind"]].astype(str).to_numpy(),
+            "the text '.*'. Text and categories need a pandas or Polars data frame",
+        ),
+        (
+            lambda frame: nw.from_native(frame).lazy("polars").to_native(),
+            "a lazy frame. Collect it first",
+        ),
     ],
 )
 def test_refusals(change, message):
@@ -189,9 +203,23 @@ def test_new_rows(fitted):
         fitted.predict(np.zeros((3, 7)))
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(frame.drop(columns="flag"))
+    with pytest.raises(ArgumentError, match=r"must be a data frame .*, got an object of type Ser"):
+        fitted.predict(frame["size"])
+    regressor = bl.BayesianNNRegressor(**SMALL).fit(frame.dropna(), target()[: len(frame.dropna())])
+    with pytest.raises(ArgumentError, match='or fit again with missing="impute"'):
+        regressor.predict(frame.head(3).assign(size=np.nan))
     for name, value in (("categories", "x"), ("missing", "median")):
         with pytest.raises(ArgumentError, match=f"`{name}` must be"):
             bl.BayesianNNRegressor(**SMALL, **{name: value}).fit(frame, target())
+
+
+def test_columns_of_any_size_and_counts_have_no_odd_notes():
+    """Correlations of huge and tiny numbers do not overflow; counts are no classes."""
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    frame = pd.DataFrame(x, columns=["a"])
+    counts = np.arange(40) // 3
+    for y in (1e300 * x[:, 0] ** 3, 1e-300 * x[:, 0] ** 3, counts):
+        assert bl.BayesianNNRegressor(**SMALL).fit(frame, y).column_notes_ == []
 
 
 @pytest.mark.parametrize(

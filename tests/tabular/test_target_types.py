@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bayeslearn as bl
+from bayeslearn import report
 from bayeslearn.errors import ArgumentError
 from bayeslearn.tabular import persistence
 from bayeslearn.tabular.target_types import choose, recognize
@@ -97,6 +98,36 @@ def test_auto_predicts_better_than_a_gaussian_and_says_what_it_is(name, tmp_path
     loaded = persistence.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.predict(x), auto.predict(x))
     assert loaded.likelihood_ == name
+
+
+@pytest.mark.parametrize("name", ["negative-binomial", "beta", "gamma"])
+def test_the_report_draws_distributions_that_do_not_reach_below_zero(name):
+    _, x, _ = rows()
+    y = targets()[name]
+    regressor = bl.BayesianNNRegressor(**SMALL, likelihood=name).fit(x, y)
+    contents = report.from_fit(regressor, x[:40], y[:40], x[40:60], y[40:60])
+    bins = np.array(contents["fits"][0]["rows"]["bins"])
+    assert np.all(np.abs(bins.sum(axis=1) - 1000) < 60)  # nearly all of each distribution
+
+
+@pytest.mark.parametrize(
+    ("y", "shown"),
+    [
+        (np.arange("2024-01-01", "2024-02-10", dtype="datetime64[D]"), "got dates"),
+        (np.arange(40).astype("timedelta64[h]"), "got durations"),
+        (np.array(["1.5", "much"] * 20), "got 'much' in row 1"),
+        (np.array([1.0, "b"] * 20, object), "got 'b' in row 1"),
+    ],
+)
+def test_dates_and_text_are_no_numbers(y, shown):
+    with pytest.raises(ArgumentError, match=f"`y` must hold numbers, {shown}. Convert dates"):
+        bl.BayesianNNRegressor(**SMALL).fit(np.ones((40, 1)), y)
+
+
+@pytest.mark.parametrize(("number", "words"), [(1, "in its only row"), (30, "in every row")])
+def test_a_constant_target_warns(number, words):
+    with pytest.warns(bl.DataWarning, match=f"y is 7 {words}: there is nothing to learn"):
+        bl.BayesianNNRegressor(**SMALL).fit(np.arange(float(number))[:, None], np.full(number, 7.0))
 
 
 def test_real_numbers_are_as_before():

@@ -90,7 +90,9 @@ def resolve_methods(methods: str | Sequence[str | Algorithm]) -> dict[str, Metho
         must = 'be "default", "all" or a list of names and algorithms'
         refuse("methods", methods, must)
     found: list[Method] = [
-        AUTO if isinstance(method, str) and method == AUTO else check_algorithm(method, "methods")
+        AUTO
+        if isinstance(method, str) and method == AUTO
+        else check_algorithm(method, "methods", (AUTO,))
         for method in methods
     ]
     if not any(isinstance(method, MAP) for method in found):
