@@ -6,8 +6,8 @@ r"""Metropolis-adjusted microcanonical sampling (Robnik, Cohn-Gordon and Seljak 
 It is MCLMC with an accept step, which removes the bias. n is L / eps, jittered so that trajectories
 are not periodic, with L = `trajectory_length` (pi/2 sqrt(d) by default) in coordinates whitened by
 the posterior covariance, or its diagonal, which warm-up estimates. eps is adapted by dual averaging
-towards `target_acceptance`; chains continue with the median of what theirs have come to, for 50 last
-steps of warm-up tell little of an acceptance of 0.9. See `microcanonical` for the equations.
+towards `target_acceptance`; chains continue with the median of what theirs have come to, for the 50
+last steps of warm-up tell little of an acceptance of 0.9. See `microcanonical` for the equations.
 """
 
 from __future__ import annotations

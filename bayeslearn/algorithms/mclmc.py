@@ -20,10 +20,12 @@ L (`trajectory_length`) is sqrt(d) by default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import InfoFields, hyper
@@ -45,6 +47,7 @@ MEMORY = 100.0  # steps over which errors are averaged in the first three quarte
 MAX_CHANGE = 1.1  # of the step size from one step to the next
 SHRINK = 0.8  # of the step size after a rejected step
 LIMIT_GROWTH = 1.01  # of the limit that a rejected step sets
+MAX_EXCESS = 3.0  # of the mean energy error over its target, without a note
 
 
 class MCLMCState(NamedTuple):
@@ -110,6 +113,20 @@ class MCLMC(Sampler):
     def remedy_for_divergences(self) -> str:
         """A smaller target of the step size adaptation."""
         return "lower `energy_error`"
+
+    def trace_note(self, trace: Mapping[str, np.ndarray]) -> str:
+        """Errors above the target, as where the density changes its width from place to place.
+
+        Warm-up has then not seen the rare steps that make their mean.
+        """
+        found = float(np.mean(trace["energy_error"]))
+        if found <= MAX_EXCESS * self.energy_error:
+            return ""
+        return (
+            f"The mean squared energy error of {self.name} per dimension was {found:.2g}, above"
+            f" its target of {float(self.energy_error):g}: variances may be off by more than its"
+            " table says. Raise `num_warmup`, lower `energy_error`, or use mams."
+        )
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a single parameter: a direction needs two."""

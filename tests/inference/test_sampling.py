@@ -209,6 +209,15 @@ def test_chains_of_mclmc_draw_with_the_step_size_of_their_mean_error(x64):
     np.testing.assert_allclose(pooled, 0.1)
 
 
+def test_mclmc_names_energy_errors_above_their_target():
+    """Warm-up of 10 steps ends with the first target, 0.1."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * jnp.sum(w**2), jnp.zeros(3))
+    for num_warmup, is_named in ((1000, False), (10, True)):
+        posterior = quietly(target, bl.MCLMC(num_warmup=num_warmup, num_samples=100), seed=0)
+        assert any("energy error" in note for note in posterior.notes) == is_named
+        assert (posterior.trace["energy_error"].mean() > 3e-3) == is_named
+
+
 def test_mclmc_averages_all_errors_of_the_end_of_warm_up(x64):
     """After the third quarter the rate is the mean of all errors since then, and the 100 before."""
     algorithm = bl.MCLMC(num_warmup=4000)
