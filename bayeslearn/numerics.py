@@ -10,6 +10,8 @@ import numpy as np
 from bayeslearn.tree import Array
 
 LOG_2PI = math.log(2 * math.pi)
+FLAT = 1e-12  # curvature that counts as zero: a standard deviation above 1e6
+SINGULAR = 1e-8  # eigenvalue that counts as zero, where each weight alone has a curvature of one
 
 
 def mean_and_error(values: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
@@ -33,12 +35,18 @@ def log_abs_det(matrix: Array) -> Array:
     return jnp.linalg.slogdet(matrix).logabsdet
 
 
-def make_positive(values: Array, flat: float) -> Array:
+def make_positive(values: Array, flat: float = FLAT) -> Array:
     """Absolute values of curvatures or eigenvalues; those within `flat` of zero become one."""
     return jnp.where(jnp.abs(values) > flat, jnp.abs(values), 1.0)
 
 
-def make_positive_definite(matrix: Array, flat: float) -> tuple[Array, Array]:
-    """The symmetric matrix with `make_positive` of its eigenvalues; and the eigenvalues it had."""
-    values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * make_positive(values, flat)) @ vectors.T, values
+def make_positive_definite(matrix: Array) -> tuple[Array, Array]:
+    """The symmetric matrix with `make_positive` of its eigenvalues; and the eigenvalues it had.
+
+    They are those of the matrix whose units are each weight's own curvature: beside a curvature of
+    1e6, one of 1e-6 is no rounding error. Their signs do not depend on units.
+    """
+    unit = jnp.sqrt(make_positive(jnp.diag(matrix)))
+    units = jnp.outer(unit, unit)
+    values, vectors = jnp.linalg.eigh(matrix / units)
+    return units * ((vectors * make_positive(values, SINGULAR)) @ vectors.T), values

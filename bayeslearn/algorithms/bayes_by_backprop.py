@@ -121,10 +121,14 @@ def batch_weight(schedule: str, count: Array, num_batches: Array) -> Array:
 
 
 def in_units(values: PyTree, unit: PyTree | None) -> PyTree:
-    """A tree like zeta, its mean times the length of a unit step."""
+    """A tree like zeta, its mean times the length of a unit step, its rho times a std above one.
+
+    Above one, where softplus is linear, rho would take std / learning rate steps to double it.
+    """
     if unit is None:
         return values
-    return values | {"mean": jax.tree.map(jnp.multiply, unit, values["mean"])}
+    rho = jax.tree.map(lambda u, v: jnp.maximum(u / UNIT, 1.0) * v, unit, values["rho"])
+    return {"mean": jax.tree.map(jnp.multiply, unit, values["mean"]), "rho": rho}
 
 
 class BayesByBackprop(DecayingStep):
@@ -213,8 +217,11 @@ class BayesByBackprop(DecayingStep):
             prec = jax.tree.map(lambda p: p + per_row.astype(p.dtype), prior_prec)
         else:
             prec = starting_prec(key, target, params, target.data)
-        rho = jax.tree.map(lambda p: softplus_inverse(START_SHRINK / jnp.sqrt(p)), prec)
-        return self._begin({"mean": params, "rho": rho})
+        std = jax.tree.map(lambda p: 1.0 / jnp.sqrt(p), prec)
+        rho = jax.tree.map(lambda s: softplus_inverse(START_SHRINK * s), std)
+        # Weights have a natural scale, parameters of a density have any.
+        unit = jax.tree.map(lambda s: UNIT * s, std) if target.is_density else None
+        return self._begin({"mean": params, "rho": rho}, unit)
 
     def init_from(self, key: Array, target: Target, q: Family) -> BayesByBackpropState:
         """At the diagonal Gaussian with the precision of q."""

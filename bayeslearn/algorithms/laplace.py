@@ -11,8 +11,9 @@ and skipped if it does not. For a model that is linear in its weights, with know
 posterior. A block or diagonal covariance has the blocks or the diagonal of prec, not of its
 inverse.
 
-A Hessian can be indefinite if the mode is not reached, or a density is not concave: eigenvalues are
-then replaced by their absolute value, those near zero by one, and `flipped` counts them. The
+A Hessian can be indefinite if the mode is not reached, or a density is not concave: eigenvalues, in
+units of each weight's own curvature, are then replaced by their absolute value, those near zero by
+one, and `flipped` counts them. The
 Gauss-Newton matrix plus the prior's precision is always positive definite.
 
 **Prediction.** The Gauss-Newton matrix is the exact curvature of the network linearised at the
@@ -66,13 +67,10 @@ from bayeslearn.gradients import kronecker
 from bayeslearn.models.priors.base import BoundPrior
 from bayeslearn.models.priors.checks import check_gaussian
 from bayeslearn.models.target import Target
-from bayeslearn.numerics import make_positive, make_positive_definite
+from bayeslearn.numerics import FLAT, SINGULAR, make_positive, make_positive_definite
 from bayeslearn.tree import Array, PyTree
 
 CHUNK_ROWS = 1024  # rows whose curvature is computed at a time
-# The curvature is the result here, not a start: only what is zero up to rounding, a standard
-# deviation above 1000, is replaced.
-FLAT = 1e-6
 EVIDENCE_ROUNDS = 30
 KRONECKER_KINDS = ("gauss-newton", "fisher")
 STEP_SIZES = (1.0, 0.5, 0.25, 0.125, 0.0)  # of a Newton step; the best is taken
@@ -96,19 +94,19 @@ class LaplaceState(NamedTuple):
 
 def positive_blocks(matrix: Array) -> tuple[Array, Array]:
     """The matrix with positive eigenvalues, and how many were not; unchanged if there are none."""
-    positive, values = make_positive_definite(matrix, FLAT)
-    flipped = num_flipped(values)
+    positive, values = make_positive_definite(matrix)
+    flipped = num_flipped(values, SINGULAR)
     return jnp.where(flipped > 0, positive, matrix), flipped
 
 
 def positive_diagonal(values: Array) -> tuple[Array, Array]:
     """Positive curvatures, and how many were not."""
-    return make_positive(values, FLAT).astype(values.dtype), num_flipped(values)
+    return make_positive(values).astype(values.dtype), num_flipped(values, FLAT)
 
 
-def num_flipped(values: Array) -> Array:
+def num_flipped(values: Array, flat: float) -> Array:
     """How many curvatures are not positive."""
-    return jnp.sum(values <= FLAT, dtype=jnp.float64)
+    return jnp.sum(values <= flat, dtype=jnp.float64)
 
 
 def over_rows(target: Target, function: Callable[[Batch | None], PyTree]) -> PyTree:

@@ -9,7 +9,8 @@ resulting bias of variances on Gaussians. `MAMS` is unbiased.
 
 Warm-up maintains a running estimate of E[dE^2] / (d eps^6), in its last quarter the mean over all
 of it, and sets eps so that the error is `first_energy_error` at the beginning and decays
-geometrically to `energy_error`: the large first steps move chains from the mode to the bulk. The
+geometrically to `energy_error`: the large first steps move chains from the mode to the bulk. Chains
+draw with one step size, from the mean of their errors. The
 scales s are the standard deviations of the positions in the third quarter of warm-up
 (`preconditioning="diagonal"`), or one. A step that is not finite, or whose error exceeds
 `max_energy_error`, is rejected: u is reversed, and the step size is limited in later steps.
@@ -19,10 +20,12 @@ L (`trajectory_length`) is sqrt(d) by default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import InfoFields, hyper
@@ -44,6 +47,7 @@ MEMORY = 100.0  # steps over which errors are averaged in the first three quarte
 MAX_CHANGE = 1.1  # of the step size from one step to the next
 SHRINK = 0.8  # of the step size after a rejected step
 LIMIT_GROWTH = 1.01  # of the limit that a rejected step sets
+MAX_EXCESS = 3.0  # of the mean energy error over its target, without a note
 
 
 class MCLMCState(NamedTuple):
@@ -70,6 +74,11 @@ class MCLMCInfo(NamedTuple):
     diverging: Array  # 1 if the step was rejected
     step_size: Array
     num_gradients: Array
+
+
+def _step_for(aim: Array | float, rate: Array, weight: Array) -> Array:
+    """The step size with such a mean squared energy error per dimension."""
+    return (aim * weight / jnp.maximum(rate, 1e-300)) ** (1.0 / 6.0)
 
 
 class MCLMC(Sampler):
@@ -104,6 +113,20 @@ class MCLMC(Sampler):
     def remedy_for_divergences(self) -> str:
         """A smaller target of the step size adaptation."""
         return "lower `energy_error`"
+
+    def trace_note(self, trace: Mapping[str, np.ndarray]) -> str:
+        """Errors above the target, as where the density changes its width from place to place.
+
+        Warm-up has then not seen the rare steps that make their mean.
+        """
+        found = float(np.mean(trace["energy_error"]))
+        if found <= MAX_EXCESS * self.energy_error:
+            return ""
+        return (
+            f"The mean squared energy error of {self.name} per dimension was {found:.2g}, above"
+            f" its target of {float(self.energy_error):g}: variances may be off by more than its"
+            " table says. Raise `num_warmup`, lower `energy_error`, or use mams."
+        )
 
     def check(self, target: Target, params: PyTree) -> None:
         """Refuse a single parameter: a direction needs two."""
@@ -186,7 +209,7 @@ class MCLMC(Sampler):
         rate = keep * state.error_rate + (1.0 - keep) * square / eps**6
         weight = keep * state.error_weight + (1.0 - keep)
         rate, weight = tree.where(is_good, (rate, weight), (state.error_rate, state.error_weight))
-        proposed = (aim * weight / jnp.maximum(rate, 1e-300)) ** (1.0 / 6.0)
+        proposed = _step_for(aim, rate, weight)
         limit = jnp.where(
             is_good, LIMIT_GROWTH * state.step_limit, SHRINK * jnp.minimum(state.step_limit, eps)
         )
@@ -200,6 +223,16 @@ class MCLMC(Sampler):
         if self.preconditioning == "none":
             return state
         return self._rescaled(state, position)
+
+    def pooling_steps(self) -> tuple[int, ...]:
+        """The end of warm-up."""
+        return (self.num_warmup,) if self.num_warmup > 0 else ()
+
+    def pool(self, states: MCLMCState) -> MCLMCState:
+        """One step size, from the errors of all chains: their mean is made by few large ones."""
+        rate, weight = jnp.mean(states.error_rate), jnp.mean(states.error_weight)
+        step = jnp.minimum(_step_for(self.energy_error, rate, weight), jnp.min(states.step_limit))
+        return states._replace(step_size=jnp.where(rate > 0.0, step, states.step_size))
 
     def _rescaled(self, state: MCLMCState, position: Array) -> MCLMCState:
         """Scales from the positions of the third quarter of warm-up, used from then on."""

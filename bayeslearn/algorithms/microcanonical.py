@@ -1,13 +1,13 @@
 r"""What MCLMC and MAMS share: isokinetic dynamics at fixed energy.
 
 Position x, unit vector u, d dimensions, g the gradient of the log-density. In coordinates divided
-by the scales s (`scale`), with s * g in place of g:
+by the scales s (`scale`, a vector or a Cholesky factor), with s^T g in place of g:
 
     momentum step of length eps, with n = |g|, e = g / n, delta = eps n / (d - 1), c = u.e and
     z = exp(-delta):
         u  <- [2 z u + e ((1 - z^2) + c (1 + z^2 - 2 z))] / [(1 + z^2) + c (1 - z^2)], normalised
         dK  = (d - 1) (delta - log 2 + log(1 + c + (1 - c) z^2))
-    position step of length eps:  x <- x + eps s * u
+    position step of length eps:  x <- x + eps s u
 
 The minimal-norm integrator (lambda = 0.1932) takes two gradients a step: momentum lambda eps,
 position eps / 2, momentum (1 - 2 lambda) eps, position eps / 2, momentum lambda eps. The energy
@@ -47,6 +47,11 @@ def by_layer(target: Target) -> Target:
     return dataclasses.replace(target, by_layer=True)
 
 
+def scaled(scale: Array, vector: Array) -> Array:
+    """The vector times scales (k,), or a matrix (k, k)."""
+    return scale * vector if scale.ndim == 1 else scale @ vector
+
+
 def momentum_step(direction: Array, gradient: Array, step_size: Array) -> tuple[Array, Array]:
     """The new direction u, and the change dK of the kinetic energy."""
     d = direction.size
@@ -64,14 +69,17 @@ def integrate(
     value_and_grad: ValueAndGrad, point: TrajectoryPoint, step_size: Array, scale: Array
 ) -> tuple[TrajectoryPoint, Array]:
     """One minimal-norm step: the new point, and its energy error."""
-    direction, kinetic = momentum_step(point.direction, scale * point.gradient, LAMBDA * step_size)
+    direction, kinetic = momentum_step(
+        point.direction, scaled(scale.T, point.gradient), LAMBDA * step_size
+    )
     fractions = jnp.array([1 - 2 * LAMBDA, LAMBDA], point.position.dtype)
 
     def half(i: int, carry: tuple[TrajectoryPoint, Array]) -> tuple[TrajectoryPoint, Array]:
         (position, direction, _, _), kinetic = carry
-        position = position + 0.5 * step_size * scale * direction
+        position = position + 0.5 * step_size * scaled(scale, direction)
         log_density, gradient = value_and_grad(position)
-        direction, change = momentum_step(direction, scale * gradient, fractions[i] * step_size)
+        pull = scaled(scale.T, gradient)
+        direction, change = momentum_step(direction, pull, fractions[i] * step_size)
         return TrajectoryPoint(position, direction, log_density, gradient), kinetic + change
 
     # A loop, so that the gradient is compiled once.

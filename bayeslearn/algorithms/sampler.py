@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
+
+import numpy as np
 
 from bayeslearn.algorithms.base import Capabilities, hyper
 from bayeslearn.algorithms.starting import ModeStart
@@ -34,6 +37,10 @@ class Sampler(ModeStart):
     def remedy_for_divergences(self) -> str:
         """What helps where trajectories diverge."""
         return "raise `target_acceptance` or `num_warmup`"
+
+    def trace_note(self, trace: Mapping[str, np.ndarray]) -> str:
+        """What a sampler's own Info says against the draws; empty: nothing."""
+        return ""
 
     def pooling_steps(self) -> tuple[int, ...]:
         """Numbers of steps after which chains pool their adaptation."""

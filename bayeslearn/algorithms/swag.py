@@ -40,7 +40,7 @@ from bayeslearn.algorithms.optimizers import (
 from bayeslearn.algorithms.sized import RunLengthStep
 from bayeslearn.algorithms.vadam import tree_unzip
 from bayeslearn.data.rows import Batch
-from bayeslearn.errors import refuse
+from bayeslearn.errors import Shown, refuse
 from bayeslearn.families.low_rank import LowRankGaussian
 from bayeslearn.models.priors.checks import require_fixed_scale, require_known_scale
 from bayeslearn.models.target import Target
@@ -138,7 +138,12 @@ class SWAG(RunLengthStep):
         return make_optimizer(self.optimizer, self.optimizer_options, self.schedule())
 
     def check(self, target: Target, params: PyTree) -> None:
-        """Refuse a prior whose scales are learned or unknown."""
+        """Refuse a prior whose scales are learned or unknown, and what has no batches."""
+        if target.is_density:  # q would have no width
+            remedy = "Use bl.Model with data, or bl.Laplace()."
+            refuse(
+                "algorithm", Shown(self.name), "have batches of rows on a bare log-density", remedy
+            )
         require_known_scale(target.prior, self.name)
         require_fixed_scale(
             target.prior,

@@ -35,9 +35,6 @@ JACOBIAN_ROWS = 64  # rows whose Jacobians are computed in one batch
 # a single batch takes 2 to 2.5 times as long.
 MAX_BATCH = {"cpu": 10_000_000}
 DEFAULT_MAX_BATCH = 10_000_000_000
-# A start only needs the order of magnitude of each scale. Directions of a bare density with less
-# curvature than this, a standard deviation above 100, start at a standard deviation of one.
-FLAT = 1e-4
 
 DIAGONAL_KINDS = ("hessian", "hutchinson", "gauss-newton", "fisher", "squares")
 BLOCK_KINDS = ("hessian", "gauss-newton")
@@ -319,7 +316,7 @@ def starting_prec(key: Array, target: Target, params: PyTree, batch: Batch | Non
     if target.is_density:
         kind = "hessian" if tree.size(params) <= MAX_EXACT else "hutchinson"
         found = diagonal(key, target, params, batch, kind)
-        return jax.tree.map(lambda c: make_positive(c, FLAT), found)
+        return jax.tree.map(make_positive, found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return diagonal(key, target, params, rows, "fisher")
@@ -335,7 +332,7 @@ def starting_blocks(
     """A positive definite precision of each block at `params`: the Laplace approximation."""
     if target.is_density:
         found = blocks(key, target, params, batch, groups, "hessian")
-        return tuple(make_positive_definite(matrix, FLAT)[0] for matrix in found)
+        return tuple(make_positive_definite(matrix)[0] for matrix in found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return blocks(key, target, params, rows, groups, "gauss-newton")

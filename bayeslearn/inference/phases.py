@@ -20,6 +20,7 @@ from bayeslearn.models.model import Model
 from bayeslearn.models.target import Target
 from bayeslearn.tree import PyTree
 
+NO_MODE = "a warm start, which met a density that is not finite."
 # Draws have log-densities d / 2 below the mode's: a chain has to come near it, and leaves it
 # again.
 CHAIN_GAIN, CHAIN_PATIENCE = 0.1, 5  # nats of the moving average, in so many evaluations
@@ -72,6 +73,25 @@ class WarmStart(NamedTuple):
         is_same = here.target.prior is given.prior
         return StartingPoint(q, run.target if is_same else given, compile_time)
 
+    def run_if_possible(
+        self, context: RunContext, algorithm: Algorithm, starts: list[PyTree], plan: StepPlan
+    ) -> tuple[StartingPoint | None, bool]:
+        """The same, and whether it failed, which a bare density may: then there is no start.
+
+        It may have no mode that can be reached, such as one truncated where it is highest, or a
+        Gamma of shape 0.5. A method whose result is the mode's has to fail, too.
+        """
+        is_needed = not context.target.is_density or algorithm.capabilities.init_is_result
+        try:
+            begin = self.run(context, algorithm, starts, plan)
+        except DivergenceError:
+            if is_needed:
+                raise
+            return None, True
+        if begin is not None and not is_needed and not _is_finite(begin):
+            return None, True
+        return begin, False
+
 
 def start_chains(
     context: RunContext,
@@ -83,8 +103,7 @@ def start_chains(
 ) -> tuple[list[StartingPoint | None], list[str]]:
     """The warm start of each chain, and notes.
 
-    A bare density may have no mode that can be reached, such as one truncated where it is highest:
-    chains then start at the parameters themselves.
+    Where a bare density has none, chains start at the parameters themselves.
     """
     # Those of version 0.1 went on to the mode itself; a bare density may be truncated there.
     is_whole = is_legacy or context.target.is_density
@@ -93,21 +112,13 @@ def start_chains(
     failures = []
     for chain, params in enumerate(starts):
         here = context if chain == 0 else context.subphase(f"chain {chain}")
-        try:
-            begin = warm_start.run(here, algorithm, [params], plan)
-        except DivergenceError:
-            if not context.target.is_density:
-                raise
-            begin = None
-            failures.append(chain)
-        if begin is not None and context.target.is_density and not _is_finite(begin):
-            begin = None
-            failures.append(chain)
+        begin, has_failed = warm_start.run_if_possible(here, algorithm, [params], plan)
+        failures += [chain] if has_failed else []
         begins.append(begin)
     if not failures:
         return begins, []
     who = "The chains" if len(failures) == len(starts) else f"{len(failures)} chain(s)"
-    return begins, [f"{who} start without a warm start, which met a density that is not finite."]
+    return begins, [f"{who} start without {NO_MODE}"]
 
 
 def _is_finite(begin: StartingPoint) -> bool:

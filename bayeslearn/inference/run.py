@@ -32,7 +32,7 @@ from bayeslearn.inference.multistart import MultiStart
 from bayeslearn.inference.optimize import PATIENCE, optimize
 from bayeslearn.inference.options import Phase
 from bayeslearn.inference.outcomes import RunOutcome, StartingPoint
-from bayeslearn.inference.phases import WarmStart, freeze_leaves, start_chains
+from bayeslearn.inference.phases import NO_MODE, WarmStart, freeze_leaves, start_chains
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.sample import sample
 from bayeslearn.inference.setup import NUM_CHAINS, Bound, bind
@@ -225,7 +225,8 @@ def _run_single(
     elif algorithm.capabilities.is_sampler:
         return _run_sampler(context, request, cast(Sampler, algorithm), starts, plan)
     elif stream is None or stream.restarts:
-        begin = WarmStart(multistart).run(context, algorithm, starts, plan)
+        begin, has_failed = WarmStart(multistart).run_if_possible(context, algorithm, starts, plan)
+        notes += [f"The run began without {NO_MODE}"] if has_failed else []
     elif algorithm.warm_start() is not None:
         notes.append("There was no warm start: the data iterator can be read only once.")
     outcome = optimize(

@@ -122,6 +122,9 @@ def _problems(
     diverging, is_many = _divergences(posterior)
     warnings += [diverging] if is_many else []
     notes = [diverging] if diverging and not is_many else []
+    sampler = _sampler(posterior)
+    own = "" if sampler is None else sampler.trace_note(posterior.trace)
+    notes += [own] if own else []
     saturated = _saturation(posterior)
     if saturated:  # of NUTS it overrules the criterion, elsewhere it costs effective draws alone
         (warnings if name == "nuts" else notes).append(saturated)

@@ -83,6 +83,17 @@ def test_from_a_q_the_mean_moves_in_its_standard_deviations(bound, state):
     assert moved.unit is not None
 
 
+def test_scales_of_a_density_do_not_matter():
+    """Standard deviations from 1e-3 to 1e3, independent: q is the density itself."""
+    std = np.array([1e-3, 1.0, 1e3])
+    target = bl.Target.from_log_density(
+        lambda w: -0.5 * jnp.sum((w / std - 2.0) ** 2), jnp.zeros(3)
+    )
+    q = bl.fit(target, bl.BayesByBackprop(), seed=0).family
+    np.testing.assert_allclose(q.mean_vector() / std, 2.0, atol=0.02)
+    np.testing.assert_allclose(np.asarray(q.std) / std, 1.0, rtol=0.02)
+
+
 def test_mirrored_draws_make_the_mean_gradient_exact_on_a_quadratic(bound, state):
     target, params, problem = bound
     found, _ = one_step(plain(num_draws=2), target, params, state.zeta, jax.random.key(5))

@@ -102,12 +102,31 @@ def test_a_bare_density_has_its_hessian():
     np.testing.assert_allclose(posterior.family.mean_vector(), 1.0, rtol=0, atol=1e-8)
 
 
+def test_scales_of_a_density_do_not_matter():
+    """Standard deviations from 1e-4 to 1e4, correlated; the start is elsewhere."""
+    std = np.array([1e-4, 1.0, 1e4])
+    cov = np.outer(std, std) * (0.5 + 0.5 * np.eye(3))
+    prec, mean = np.linalg.inv(cov), 2.0 * std
+    target = bl.Target.from_log_density(
+        lambda p: -0.5 * (p - mean) @ prec @ (p - mean), jnp.zeros(3)
+    )
+    posterior = bl.fit(target, Laplace(), seed=0)
+    np.testing.assert_allclose(posterior.family.cov_matrix() / cov, 1.0, rtol=1e-6)
+    np.testing.assert_allclose(posterior.family.mean_vector() / mean, 1.0, rtol=1e-6)
+
+
 def test_what_is_not_positive_is_counted(x64):
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
     matrix = (rotation * np.array([3.0, -2.0, 1e-9, 0.5])) @ rotation.T
     found, flipped = positive_blocks(jnp.asarray(matrix))
     assert float(flipped) == 2
-    np.testing.assert_allclose(found, (rotation * [3.0, 2.0, 1.0, 0.5]) @ rotation.T, atol=1e-12)
+    unit = np.sqrt(np.abs(np.diag(matrix)))
+    values, vectors = np.linalg.eigh(matrix / np.outer(unit, unit))
+    values = np.where(np.abs(values) < 1e-8, 1.0, np.abs(values))
+    wanted = np.outer(unit, unit) * ((vectors * values) @ vectors.T)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    other = np.outer(*[[1e-4, 1.0, 1e4, 1e2]] * 2)  # the same in other units
+    np.testing.assert_allclose(positive_blocks(jnp.asarray(other * matrix))[0], other * wanted)
     good = jnp.asarray(matrix @ matrix.T + np.eye(4))
     assert np.array_equal(positive_blocks(good)[0], good)
 

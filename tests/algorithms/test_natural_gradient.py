@@ -18,7 +18,7 @@ from bayeslearn.algorithms.natural_gradient import (
     natural_gradient,
     sampled_fisher,
 )
-from bayeslearn.errors import ArgumentError
+from bayeslearn.errors import ArgumentError, DivergenceError
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.families.gamma import Gamma
 from bayeslearn.geometry.frame import DiagonalFrame
@@ -158,6 +158,19 @@ def test_fits_a_q_of_ones_own():
     posterior = bl.fit(target, algorithm, seed=0, num_steps=600)
     found = posterior.family.gamma()
     np.testing.assert_allclose([found.shape["t"], found.rate["t"]], EXACT, rtol=1e-3)
+
+
+def test_a_density_without_a_mode():
+    """A Gamma of shape 0.7 is highest at zero, where it is infinite."""
+    target = bl.Target.from_log_density(
+        lambda p: -0.3 * jnp.log(p["t"]) - 3.0 * p["t"], {"t": jnp.ones(())}
+    )
+    posterior = bl.fit(target, NaturalGradient(q=free_gamma), seed=0)
+    found = posterior.family.gamma()
+    np.testing.assert_allclose([found.shape["t"], found.rate["t"]], [0.7, 3.0], rtol=1e-2)
+    assert "began without a warm start" in " ".join(posterior.notes)
+    with pytest.raises(DivergenceError):  # whose result would be the mode's
+        bl.fit(target, bl.Laplace(), seed=0)
 
 
 def test_a_q_of_ones_own_by_reparametrised_gradients(x64):

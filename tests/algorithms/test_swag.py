@@ -81,6 +81,12 @@ def test_a_short_run_is_refused():
         bl.fit(problem.model, SWAG(), (problem.x, problem.y), seed=0, num_steps=100)
 
 
+def test_a_bare_density_has_no_batches():
+    target = bl.Target.from_log_density(lambda w: -0.5 * jnp.sum(w**2), jnp.zeros(2))
+    with pytest.raises(ArgumentError, match="must have batches of rows on a bare log-density"):
+        bl.fit(target, SWAG(), seed=0)
+
+
 def test_before_the_first_iterate_q_is_narrow_and_members_are_a_mixture():
     problem = problems.regression()
     data = problem.x, problem.y

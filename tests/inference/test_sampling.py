@@ -94,11 +94,11 @@ def collinear_density(w):
     return -0.5 * (w - MEAN) @ PREC @ (w - MEAN)
 
 
-@pytest.mark.parametrize("algorithm", [bl.NUTS(), bl.HMC()], ids=["nuts", "hmc"])
+@pytest.mark.parametrize("algorithm", [bl.NUTS(), bl.HMC(), bl.MAMS()], ids=["nuts", "hmc", "mams"])
 def test_collinear_weights_are_drawn_right_by_the_defaults(algorithm):
     """Condition number of the correlations 2,900. 5 standard errors on each of 26 means and sds.
 
-    Fails by chance once in 30,000 runs.
+    Fails by chance once in 20,000 runs.
     """
     target = bl.Target.from_log_density(collinear_density, jnp.zeros(26))
     with warnings.catch_warnings():
@@ -180,6 +180,42 @@ def test_mams_accepts_at_its_target():
     posterior = bl.fit(target, bl.MAMS(num_samples=300), seed=0)
     assert 0.8 < posterior.trace["acceptance"].mean() < 0.96
     assert posterior.trace["num_gradients"].mean() < 16
+
+
+def test_chains_of_mams_draw_with_the_median_step_size(x64):
+    algorithm, target = bl.MAMS(), bl.Target.from_log_density(separated, jnp.zeros(3))
+    state = algorithm.init(jax.random.key(0), target, jnp.zeros(3))
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), state)
+    states = states._replace(count=jnp.full(3, algorithm.num_warmup))
+    steps = jnp.array([1e-6, 0.5, 0.6])  # the first chain is stuck
+    states = states._replace(warmup=states.warmup._replace(step_size=steps))
+    assert algorithm.pooling_steps()[-1] == algorithm.num_warmup
+    pooled = jax.jit(algorithm.pool)(states).warmup
+    np.testing.assert_allclose(pooled.step_size, 0.5)
+    assert np.array_equal(pooled.inverse_mass, states.warmup.inverse_mass)
+
+
+def test_chains_of_mclmc_draw_with_the_step_size_of_their_mean_error(x64):
+    """Errors of one chain are large and rare: the others' would promise too much."""
+    algorithm = bl.MCLMC(energy_error=1e-3)
+    target = bl.Target.from_log_density(separated, jnp.zeros(3))
+    state = algorithm.init(jax.random.key(0), target, jnp.zeros(3))
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), state)
+    rates = {"error_rate": jnp.array([0.1, 0.1, 0.1, 12.5]), "error_weight": jnp.full(4, 0.8)}
+    pooled = jax.jit(algorithm.pool)(states._replace(**rates)).step_size
+    np.testing.assert_allclose(pooled, (1e-3 * 0.8 / 3.2) ** (1 / 6))
+    limits = jnp.array([jnp.inf, 0.1, jnp.inf, jnp.inf])
+    pooled = jax.jit(algorithm.pool)(states._replace(step_limit=limits, **rates)).step_size
+    np.testing.assert_allclose(pooled, 0.1)
+
+
+def test_mclmc_names_energy_errors_above_their_target():
+    """Warm-up of 10 steps ends with the first target, 0.1."""
+    target = bl.Target.from_log_density(lambda w: -0.5 * jnp.sum(w**2), jnp.zeros(3))
+    for num_warmup, is_named in ((1000, False), (10, True)):
+        posterior = quietly(target, bl.MCLMC(num_warmup=num_warmup, num_samples=100), seed=0)
+        assert any("energy error" in note for note in posterior.notes) == is_named
+        assert (posterior.trace["energy_error"].mean() > 3e-3) == is_named
 
 
 def test_mclmc_averages_all_errors_of_the_end_of_warm_up(x64):
