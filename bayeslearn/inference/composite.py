@@ -114,7 +114,8 @@ def _run_chains(
     target = all_rows(context.target, context.validation)
     context = dataclasses.replace(context, target=target, host_rows=target.data, validation=None)
     starts = [StartingPoint(family, target) for family in members.families]
-    outcome = sample(context, algorithm.sampler, [q.mean for q in members.families], starts)
+    means = [q.mean for q in members.families]
+    outcome = sample(context, algorithm.sampler, means, starts, pools=False)
     family = algorithm.sampler.approximation(outcome.target, outcome.state, outcome.draws)
     outcome = outcome._replace(
         state=MILEState(tuple(members.families), outcome.state),

@@ -35,8 +35,13 @@ def sample(
     algorithm: Sampler,
     params: list[PyTree],
     starts: Sequence[StartingPoint | None],
+    *,
+    pools: bool = True,
 ) -> RunOutcome:
-    """Run a chain from each of `params`, or from the q that a warm start has left there."""
+    """Run a chain from each of `params`, or from the q that a warm start has left there.
+
+    Chains pool what they learn in warm-up; those of several modes should not (`pools=False`).
+    """
     began = time.perf_counter()
     first = next((start for start in starts if start is not None), None)
     target = context.target_on_host(context.target if first is None else first.target).marginal()
@@ -47,6 +52,8 @@ def sample(
     ]
     placement = ChainPlacement(len(params), is_shared=context.is_shared)
     chains = _Chains(context, algorithm, target, params, starts, placement, key)
+    if not pools:
+        chains.pooling_steps = ()
     run = chains.prepared()
     for group in range(placement.num_groups):
         jax.block_until_ready(chains.advance(group, run.states[group], 0, 0, 1))

@@ -126,6 +126,8 @@ def test_mile_samples_from_every_member_on_all_rows(model, rows):
     assert len(posterior.state.members) == 2
     names = [phase.name for phase in posterior.phases]
     assert names == ["main/member 0", "main/member 1", "main"]
+    step_sizes = np.reshape(posterior.trace["step_size"], (2, -1))[:, -1]
+    assert step_sizes[0] != step_sizes[1]  # each chain adapts to its mode
     # Chains stay in modes of their own by design.
     found = posterior.diagnostics()
     assert np.max(found.rhat_predictions) > 1.05
