@@ -28,7 +28,7 @@ PATIENT_BACK_OFFS = 2  # before a run steps back to its best state
 ANNEAL_FRACTION = 0.5  # of its steps so far, in which a converged run lets its step size decay
 FAR_STANDARD_ERRORS = 10.0  # within which a bound is not far below
 MIN_STD_RATIO, MAX_STD_RATIO = 1e-8, 1e4  # std of q beside the prior's
-EXPLODED = 1e3  # nats below the first bound, for each nat of it and each row
+EXPLODED = 1e3  # nats below the bound of the start, for each nat of it and each row
 NONFINITE = "met non-finite numbers"
 LOWER_BOUND_LOST = "lost its lower bound"
 LOWER_BOUND_EXPLODED = "diverged: its lower bound fell far below that of the start"
@@ -136,8 +136,8 @@ def why_rejected(
     """
     if not (algorithm.can_shorten_steps and algorithm.capabilities.has_lower_bound):
         return ""
-    far = EXPLODED * (num_data + abs(run.first_bound))
-    if math.isfinite(run.first_bound) and bound < run.first_bound - far:
+    far = EXPLODED * (num_data + abs(run.start_bound))
+    if math.isfinite(run.start_bound) and bound < run.start_bound - far:
         return LOWER_BOUND_EXPLODED
     if scale_is_suspect(run, bound, kl) and bool(scale_out_of_range(algorithm, target, run.state)):
         return SCALE_OUT_OF_RANGE

@@ -187,7 +187,7 @@ class _Loop:
             ):
                 self.first = self.metrics_of(run)
             if self.first is not None and math.isfinite(self.first["bound"]):
-                run.first_bound = float(self.first["bound"])
+                run.start_bound = float(self.first["bound"])
             else:
                 start = self.plan.first_piece(self.base)
                 guards.check_finite_start(start, run.state, self.params)
@@ -386,7 +386,8 @@ class _Loop:
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
         rows, first = context.gather_to_host((self.eval_rows, self.first))
-        notes += usefulness_notes(self.base, rows, trace, best.step, first)
+        if algorithm.predicts_by_itself:
+            notes += usefulness_notes(self.base, rows, trace, best.step, first)
         context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True, cost))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time

@@ -81,6 +81,7 @@ class OptimizationState:
         "back_offs": "back_offs",
         "recent_back_offs": "recent",
         "calm_rounds": "calm",
+        "start_bound": "start",
         "first_bound": "first",
         "low_evaluations": "low",
         "times_lost": "sunk",
@@ -89,7 +90,7 @@ class OptimizationState:
         "times_rejected": "strayed",
         "length": "length",
     }
-    OPTIONAL = frozenset({"strayed", "length"})  # which the first checkpoints lack
+    OPTIONAL = frozenset({"start", "strayed", "length"})  # which the first checkpoints lack
 
     def __init__(self, state: PyTree, target: Target, patience: int | None, length: int):
         self.state = self.good = state  # now, and at the last evaluation
@@ -100,7 +101,8 @@ class OptimizationState:
         self.nonfinite = self.num_skipped = 0
         self.rate_scale = 1.0  # of the learning rate
         self.back_offs = self.recent_back_offs = self.calm_rounds = 0
-        self.first_bound = -math.inf  # the first finite one
+        self.start_bound = -math.inf  # of the first state, where it was evaluated
+        self.first_bound = -math.inf  # of evaluations after steps, the first finite one
         self.low_evaluations = self.times_lost = 0  # in a row far below it; back-offs for that
         self.times_rejected = 0  # evaluations at which the bound or q's scale made no sense
         self.stop_reason, self.has_ended = "", False
