@@ -227,6 +227,11 @@ class Algorithm(eqx.Module):
         """The target at this state; a different one if the steps also train frozen leaves."""
         return target
 
+    @property
+    def predicts_by_itself(self) -> bool:
+        """Whether the network itself predicts at draws of q, as it is evaluated in a run."""
+        return True
+
     def predictive_target(self, target: Target, q: Family) -> Target:
         """The target whose network predicts for draws of q."""
         return target

@@ -19,11 +19,14 @@ r = (1 - beta2) (hhat - h). There are no per-example terms: a step is one of Ada
 averages it, but a run much shorter than 1 / (1 - beta2) steps ends where h began. By default
 1 - beta2 is `renewals` divided by the length of the run.
 
-**Start.** `start="constant"` is the paper's: h is `first_h` for all weights. Where its scale is
-far from the curvature, the first steps are far too long or too short; `start="laplace"` takes the
-curvature at the start, and is the default for small networks, after MAP. Where rows are predicted
-well it is nearly 0, and a step of m / (h + d) leaves the mode at once: h starts at `first_h` or
-above.
+**Start.** `start="constant"` is the paper's: h is `first_h` for all weights, and 1 by default (see
+Vadam). Where its scale is far from the curvature, the first steps are far too long or too short;
+`start="laplace"` takes the curvature at the start, and is the default for small networks, after
+MAP. Where rows are predicted well it is nearly 0, and a step of m / (h + d) leaves the mode at
+once: h starts at `first_h` or above.
+
+**Clip.** Where the estimates take h + d near 0, a step of m / (h + d) is so long that the run does
+not come back: no weight moves by more than `clip` times the learning rate in a step.
 
 **Tempering.** The objective is E_q[log p(D | theta)] - T KL(q | prior), as in VOGN.
 
@@ -41,7 +44,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate, RenewedAverage
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
@@ -109,16 +112,18 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
     usual_weight: ClassVar[float] = 1e-5  # the paper's 1 - beta2
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.3, 0.1),
+        "learning_rate": (0.3, 1.0),
         "decay": ("cosine", "cosine"),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
+        "first_h": (0.1, 1.0),
         "renewals": (10.0, 2.0),
+        "clip": (0.1, 0.01),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.3, and 0.1 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.3, and 1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -159,9 +164,17 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
         " auto: laplace, and constant above 10,000 weights",
         choices=("auto", "laplace", "constant"),
     )
-    first_h: float = hyper(0.1, "h at the start, or the least of it", above=0)
+    first_h: float | None = hyper(
+        None,
+        "h at the start, or the least of it; None: 0.1, and 1 above 10,000 weights",
+        above=0,
+        optional=True,
+        real=True,
+    )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    clip: float | None = hyper(None, CLIP_FREE_DOC, above=0, optional=True, real=True)
+    clip: float | None = hyper(
+        None, f"{CLIP_DOC}0.1, and 0.01 above 10,000 weights", above=0, optional=True, real=True
+    )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def effective_data(self, target: Target) -> Array:
@@ -175,12 +188,13 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
     def init(self, key: Array, target: Target, params: PyTree) -> IVONState:
         """At `params`, with h as set by `start`."""
         zeros = jax.tree.map(jnp.zeros_like, params)
+        first_h = self.setting("first_h")
         if self.setting("start") == "laplace":
             # At the temperature T the precision N h + lambda has N = num_data / T.
             curvature = starting_s(key, target, params, target.num_data)
-            h = jax.tree.map(lambda leaf: jnp.maximum(leaf, self.first_h), curvature)
+            h = jax.tree.map(lambda leaf: jnp.maximum(leaf, first_h), curvature)
         else:
-            h = jax.tree.map(lambda leaf: jnp.full_like(leaf, self.first_h), params)
+            h = jax.tree.map(lambda leaf: jnp.full_like(leaf, first_h), params)
         return IVONState(params, h, zeros, jnp.zeros((), jnp.int32))
 
     def step(

@@ -311,6 +311,11 @@ class Laplace(ModeStart):
             return frame
         return to_family(frame, self.covariance)
 
+    @property
+    def predicts_by_itself(self) -> bool:
+        """Not where its linearisation does."""
+        return self.predictive == "sampled"
+
     def predictive_target(self, target: Target, q: Family) -> Target:
         """The target with the network linearised at the mode, or as it is."""
         if self.predictive == "sampled":

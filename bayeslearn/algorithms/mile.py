@@ -5,8 +5,8 @@ r"""MILE: microcanonical Langevin ensembles (Sommer et al. 2025).
 
 The posterior of a network has many modes, and a chain explores only one of them. Chains that start
 at the members of an ensemble cover several modes, and add the uncertainty within each. By default
-draws are thinned to 1,000 in total. Each chain adapts by itself: a step size that suits all modes is
-too short for most.
+draws are thinned to 1,000 in total. Each chain adapts by itself: a step size that suits all modes
+is too short for most.
 
 The result is a good predictive distribution, not a set of exact draws: the chains of a network are
 not stationary after a few thousand steps (their log-density still increases), and all modes have

@@ -19,8 +19,10 @@ correction; `start="zero"` is the paper's, where q starts as the prior.
 predicts its rows well already: it is nearly 0, q as wide as the prior, and the network at draws of
 q is noise, to which long steps lead and from which no gradient leads back. So s starts at `first_s`
 or above, and q widens as the network learns. Above 10,000 weights it is `first_s` (start
-"constant"), whose program is not compiled, and s is renewed twice in a run: an average over a few
+"constant"), without a curvature to compile, and s is renewed twice in a run: an average over a few
 hundred steps forgets `first_s` while the network still learns, and q becomes as wide as the prior.
+With `first_s` = 1 the noise of a weight starts at 1 / sqrt(N): at sqrt(10) times that deep networks
+of a few thousand rows learned little, a transformer nothing.
 
 **Batch size.** g^2 is the square of a mean, not the mean of squares h that estimates the precision:
 for M of N rows without replacement
@@ -178,7 +180,14 @@ class AveragedSquares(RenewedAverage, ModeStart):
     usual_weight: ClassVar[float] = 0.01
 
     start: str = hyper("auto", START_DOC, choices=STARTS, keyword=True)
-    first_s: float = hyper(0.1, "s at the start, or the least of it", least=0, keyword=True)
+    first_s: float | None = hyper(
+        None,
+        "s at the start, or the least of it; None: 0.1, and 1 above 10,000 weights",
+        least=0,
+        optional=True,
+        real=True,
+        keyword=True,
+    )
     renewals: float | None = hyper(
         None,
         "how often s is renewed in a run, where beta2 is None; None: 2 above 10,000 weights, below"
@@ -191,9 +200,10 @@ class AveragedSquares(RenewedAverage, ModeStart):
 
     def starting_squares(self, key: Array, target: Target, params: PyTree) -> PyTree:
         """The first s."""
+        first_s = self.setting("first_s")
         if self.setting("start") == "constant":
-            return jax.tree.map(lambda leaf: jnp.full_like(leaf, self.first_s), params)
-        return starting_s(key, target, params, target.num_data, self.first_s)
+            return jax.tree.map(lambda leaf: jnp.full_like(leaf, first_s), params)
+        return starting_s(key, target, params, target.num_data, first_s)
 
 
 class Vadam(AveragedSquares, KLWarmup):
@@ -207,18 +217,19 @@ class Vadam(AveragedSquares, KLWarmup):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 0.3),
+        "learning_rate": (0.1, 1.0),
         "decay": ("power", "cosine"),
         "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
+        "first_s": (0.1, 1.0),
         "sign_parts": (1, 4),
-        "clip": (0.5, 0.1),
+        "clip": (0.5, 0.01),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "step size of the mean; None: 0.1, and 0.3 above 10,000 weights",
+        "step size of the mean; None: 0.1, and 1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -249,7 +260,7 @@ class Vadam(AveragedSquares, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.5, and 0.1 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.5, and 0.01 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
     sign_parts: int | None = hyper(

@@ -386,7 +386,8 @@ class _Loop:
             segments = [*checkpointer.segments(context.phase), run.segment()]
         trace = join_segments(segments, 0)
         rows, first = context.gather_to_host((self.eval_rows, self.first))
-        notes += usefulness_notes(self.base, rows, trace, best.step, first)
+        if algorithm.predicts_by_itself:
+            notes += usefulness_notes(self.base, rows, trace, best.step, first)
         context.phases.append(Phase(context.phase, algorithm.name, *counts, elbo, True, cost))
         return RunOutcome(
             best.state, target, None, trace, elbo, run.stop_reason, notes, compile_time

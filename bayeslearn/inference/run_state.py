@@ -90,7 +90,7 @@ class OptimizationState:
         "times_rejected": "strayed",
         "length": "length",
     }
-    OPTIONAL = frozenset({"strayed", "length", "start"})  # which the first checkpoints lack
+    OPTIONAL = frozenset({"start", "strayed", "length"})  # which the first checkpoints lack
 
     def __init__(self, state: PyTree, target: Target, patience: int | None, length: int):
         self.state = self.good = state  # now, and at the last evaluation
@@ -102,7 +102,7 @@ class OptimizationState:
         self.rate_scale = 1.0  # of the learning rate
         self.back_offs = self.recent_back_offs = self.calm_rounds = 0
         self.start_bound = -math.inf  # of the first state, where it was evaluated
-        self.first_bound = -math.inf  # the first finite one after it
+        self.first_bound = -math.inf  # of evaluations after steps, the first finite one
         self.low_evaluations = self.times_lost = 0  # in a row far below it; back-offs for that
         self.times_rejected = 0  # evaluations at which the bound or q's scale made no sense
         self.stop_reason, self.has_ended = "", False

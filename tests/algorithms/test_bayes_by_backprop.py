@@ -205,3 +205,18 @@ def test_bad_settings_are_refused():
         bl.BayesByBackprop(optimizer_options={"beta": 1})
     with pytest.raises(ArgumentError, match="`kl` must be one of 'path'"):
         bl.BayesByBackprop(kl="exact")
+
+
+def test_q_of_a_large_network_starts_from_a_constant_curvature(x64):
+    """Below 10,000 weights it is the Laplace approximation; std is 0.3 of that it stands for."""
+
+    def apply(params, x):
+        return x @ params["w"][:3]
+
+    model = bl.Model(({"w": np.zeros(10_001)}, apply), bl.likelihoods.Bernoulli())
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    target, params = model.bind((x, x[:, 0] > 0), jax.random.key(0))
+    algorithm = bl.BayesByBackprop().for_network(10_001)
+    state = algorithm.init(jax.random.key(1), target, params)
+    std = tree.ravel(algorithm.approximation(target, state).std)
+    np.testing.assert_allclose(std, 0.3 / np.sqrt(1 / 9 + 0.1 * 50), rtol=1e-5)

@@ -121,3 +121,13 @@ def test_h_starts_no_smaller_than_first_h_where_rows_are_predicted_well(problem,
     first = float(np.median(curvature))
     state = IVON(start="laplace", first_h=first).init(jax.random.key(0), target, params)
     np.testing.assert_allclose(vector(state.h), np.maximum(curvature, first))
+
+
+def test_a_curvature_near_zero_does_not_lead_away(problem):
+    """h starts at nothing, where unclipped steps are of the gradient divided by the prior's."""
+    data = problem.x, problem.y
+    options = {"seed": 0, "num_steps": 20, "options": bl.FitOptions(warm_start=0)}
+    tiny = {"start": "constant", "first_h": 1e-9, "learning_rate": 0.3}
+    found = bl.fit(problem.model, IVON(**tiny, beta2=0.999), data, **options)
+    start = vector(problem.model.bind(data, jax.random.key(0))[1])
+    assert np.abs(vector(found.state.mean)).max() < np.abs(start).max() + 20 * 0.3 * 0.1 + 2

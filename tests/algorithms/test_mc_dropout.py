@@ -448,6 +448,14 @@ def test_an_equinox_modules_own_dropout_is_used(own, own_posterior):
     assert np.all(np.isfinite(own_posterior.trace["eval_validation"]))
 
 
+def test_dropout_that_drops_nothing_is_no_mask_of_the_network(own):
+    """Attention has a layer of probability 0, for which a network was refused."""
+    idle = eqx.tree_at(lambda net: net.dropout, own, eqx.nn.Dropout(0.0))
+    model = bl.Model(idle, bl.likelihoods.Gaussian())
+    found = bl.fit(model, bl.MCDropout(), problems.wiggle(), seed=0, num_steps=3)
+    assert not found.family.has_own_masks
+
+
 def test_a_network_trained_elsewhere_keeps_its_weights(own, own_posterior):
     found = own_posterior.family.mean["network"]
     for ours, theirs in zip(jax.tree.leaves(found), leaves(own), strict=True):

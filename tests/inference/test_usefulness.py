@@ -30,6 +30,18 @@ def test_values_that_are_noise_are_named():
         assert NOTHING not in notes(likelihood, bl.IVON(), 3 * X[:, 0])
 
 
+def test_a_linearised_network_is_not_judged_by_the_network_at_draws():
+    """Which is noise where its linearisation predicts well."""
+    x, y = problems.two_classes()
+    model = bl.Model(bl.networks.MLP([50, 50]), bl.likelihoods.Bernoulli())
+    options = {"seed": 0, "num_steps": 200}
+    found = bl.fit(model, bl.Laplace(covariance="diagonal"), (x, y), **options)
+    assert np.mean(np.argmax(found.predict(x).probs, axis=1) == y) > 0.8
+    assert NOTHING not in " ".join(found.notes)
+    sampled = bl.Laplace(covariance="diagonal", predictive="sampled")
+    assert NOTHING in " ".join(bl.fit(model, sampled, (x, y), **options).notes)
+
+
 def test_a_run_that_ends_below_its_start_says_so():
     """From a good start with steps that are too long, and none to go back to."""
     x, y = problems.wiggle()

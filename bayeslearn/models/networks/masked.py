@@ -249,11 +249,14 @@ def masked_layers(params: PyTree, masks: dict[str, Array]) -> PyTree:
 
 
 def has_dropout(network: Network) -> bool:
-    """Whether it is an Equinox module with Dropout layers."""
+    """Whether it is an Equinox module with Dropout layers that drop something.
+
+    Attention has one whose probability is 0 unless it is given.
+    """
     if not isinstance(network, EquinoxNetwork):
         return False
     nodes = jax.tree.leaves(network.rest.value, is_leaf=_is_dropout)
-    return any(map(_is_dropout, nodes))
+    return any(_is_dropout(node) and node.p != 0 for node in nodes)
 
 
 def _is_dropout(node: object) -> bool:
