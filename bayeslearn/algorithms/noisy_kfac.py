@@ -19,6 +19,9 @@ Differs from the paper: N A (x) S + P is inverted exactly, in the basis of `fami
 where the paper splits P as damping between the two factors; the learned noise scale and leaves
 without factors have the diagonal of VOGN.
 
+Above 10,000 weights the factors start as the identity (start "constant") and are renewed twice in
+a run, as in Vadam.
+
 State, update and q have nothing in common with VOGN's but the momentum; hence a method by itself.
 """
 
@@ -33,7 +36,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import Rate, SizedStep
+from bayeslearn.algorithms.sized import Rate, RenewedAverage
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.data.rows import Batch
@@ -67,7 +70,19 @@ def natural_step(q: KroneckerGaussian, gradient: PyTree, num_data: Array) -> PyT
     return jax.tree.map(lambda s: num_data * s, step)
 
 
-class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
+def identity(shapes: kronecker.Factors) -> kronecker.Factors:
+    """Factors of a curvature of 1 for every weight."""
+
+    def factor(shape: Array) -> Array:
+        one = jnp.ones(shape.shape[0], shape.dtype)
+        return one if shape.ndim == 1 else jnp.diag(one)
+
+    squares = (jnp.ones(shape.shape, shape.dtype) for shape in shapes.squares)
+    pairs = tuple((factor(left), factor(right)) for left, right in shapes.pairs)
+    return kronecker.Factors(pairs, tuple(squares))
+
+
+class NoisyKFAC(RenewedAverage, ModeStart, KLWarmup):
     """Variational inference by natural gradients with Kronecker factors of each layer."""
 
     name: ClassVar[str] = "noisy-kfac"
@@ -75,21 +90,33 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
     capabilities: ClassVar[Capabilities] = Capabilities(needs_gaussian_prior=True)
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 0.03),
+        "learning_rate": (0.1, 1.0),
         "decay": ("power", "cosine"),
+        "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
+        "start": ("laplace", "constant"),
+        "clip": (0.1, 0.01),
     }
+    usual_weight: ClassVar[float] = 0.05
 
     learning_rate: Rate = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.1, and 0.03 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.1, and 1 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
         schedule=True,
     )
     beta1: float = hyper(0.9, "decay of the average of gradients, m", least=0, below=1)
-    beta2: float = hyper(0.05, "weight of the new factors in their averages", above=0, most=1)
+    beta2: float | None = hyper(
+        None,
+        "weight of the new factors in their averages; None: 0.05, and by `renewals` above 10,000"
+        " weights",
+        above=0,
+        most=1,
+        optional=True,
+        real=True,
+    )
     refresh: int = hyper(10, "steps between two eigendecompositions of the factors", least=1)
     num_draws: int | None = hyper(
         None,
@@ -105,11 +132,28 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        0.1,
+        None,
         "largest root mean square of a natural step over the weights, before the learning rate;"
-        " None: no limit",
+        " None: 0.1, and 0.01 above 10,000 weights",
         above=0,
         optional=True,
+        real=True,
+    )
+    start: str = hyper(
+        "auto",
+        "first factors: the identity (constant), or those at the start (laplace); auto: laplace,"
+        " and constant above 10,000 weights",
+        choices=("auto", "laplace", "constant"),
+        keyword=True,
+    )
+    renewals: float | None = hyper(
+        None,
+        "how often the factors are renewed in a run, where beta2 is None; None: 2 above 10,000"
+        " weights, below it 0 (the usual beta2)",
+        least=0,
+        optional=True,
+        real=True,
+        keyword=True,
     )
 
     def check(self, target: Target, params: PyTree) -> None:
@@ -121,10 +165,17 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
         return target.num_data / self.temperature
 
     def init(self, key: Array, target: Target, params: PyTree) -> NoisyKFACState:
-        """At `params`, with the factors there."""
+        """At `params`, with factors as set by `start`."""
         assert target.data is not None
         rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], target.data)
-        found = kronecker.factors(key, target, params, rows, self.curvature)
+
+        def factors() -> kronecker.Factors:
+            return kronecker.factors(key, target, params, rows, self.curvature)
+
+        if self.setting("start") == "constant":
+            found = identity(jax.eval_shape(factors))
+        else:
+            found = factors()
         layers = kronecker.layers_of(target, params)
         q = self._gaussian(target, params, layers, found)
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -157,8 +208,11 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
         keys = jax.random.split(key_labels, num_draws)
         value, gradient, new = mean_over_draws(one, target, batch, q.mean, noise, keys)
 
+        weight = self.renewal_weight() if self.beta2 is None else self.beta2
+
         def averaged(old: Array, new: Array) -> Array:
-            return (1.0 - self.beta2) * old + self.beta2 * new
+            part = jnp.asarray(weight, old.dtype)
+            return (1.0 - part) * old + part * new
 
         factors = jax.tree.map(averaged, state.factors, new)
         prior_mean, prior_prec = target.prior.broadcast(tree.double(q.mean))
@@ -172,8 +226,8 @@ class NoisyKFAC(SizedStep, ModeStart, KLWarmup):
         squares = tree.total(jax.tree.map(jnp.square, step))
         length = jnp.sqrt(squares / tree.size(step))
         rate = self.schedule()(state.count)
-        if self.clip is not None:
-            rate = rate * jnp.minimum(1.0, self.clip / jnp.maximum(length, 1e-30))
+        clip = self.setting("clip")
+        rate = rate * jnp.minimum(1.0, clip / jnp.maximum(length, 1e-30))
         mean = jax.tree.map(lambda w, s: w - (rate * s).astype(w.dtype), q.mean, step)
         count = state.count + 1
         q = jax.lax.cond(

@@ -24,8 +24,8 @@ HEADINGS = {
     "when": "when to use it",
 }
 CAPTION = (
-    "k: number of weights. `bayeslearn fit` chooses by itself (--method auto); bayeslearn compare"
-    " compares methods on your own data."
+    "k: number of weights. By default `bayeslearn fit` chooses for you (--method auto); `bayeslearn"
+    " compare` compares methods on your data."
 )
 
 

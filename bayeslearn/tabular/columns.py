@@ -154,8 +154,8 @@ class Problems:
             lines.append(f"  and {len(self._errors) - MAX_LISTED} more")
         source = f"{self._source}: " if self._source else ""
         what = f"{source}{len(self._errors)} problems"
-        message = "\n".join([f"`{self._argument}` must be a sound table, got {what}:", *lines])
-        raise TableError(message, what, "be a sound table", "")
+        message = "\n".join([f"`{self._argument}` must be a valid table, got {what}:", *lines])
+        raise TableError(message, what, "be a valid table", "")
 
 
 def problems_of(table: Table) -> Problems:

@@ -90,8 +90,8 @@ def learn(
         notes.append(f"There are only {len(y)} rows: expect wide and imprecise intervals.")
     if width >= MANY_COLUMNS or width > len(y):
         notes.append(
-            f"There are {width} columns for {len(y)} rows: fitting is slow, and the prior decides"
-            " much. Drop columns that do not matter with --drop."
+            f"There are {width} columns for {len(y)} rows: fitting is slow, and predictions depend"
+            " much on the prior. Drop columns that do not matter with --drop."
         )
     return LearnedTable(schema, y, rows, tuple(notes))
 

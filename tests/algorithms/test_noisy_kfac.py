@@ -25,7 +25,7 @@ def test_the_natural_step_is_the_dense_one(x64):
         refresh=1,
         num_draws=1,
         learning_rate=0.5,
-        clip=None,
+        clip=1e9,
     )
     state = jax.jit(algorithm.init)(jax.random.key(1), target, params)
     np.testing.assert_allclose(state.q.prec_matrix(), problem.prec, rtol=1e-12)
@@ -100,3 +100,16 @@ def test_leaves_without_factors_are_named_and_correlated_priors_refused():
     with pytest.raises(bl.ArgumentError, match="must have independent weights"):
         posterior.update((x, x[:, 0]), num_steps=3)
     assert kronecker.KINDS == ("gauss-newton", "fisher", "examples")
+
+
+def test_factors_of_a_large_network_start_as_the_identity_and_are_renewed(x64):
+    """On them q has the curvature N and the prior's; they have no part left after two runs."""
+    problem = problems.regression()
+    target, params = problem.model.bind((problem.x, problem.y), jax.random.key(0))
+    algorithm = bl.NoisyKFAC(curvature="gauss-newton", refresh=1).for_network(10_001)
+    state = jax.jit(algorithm.init)(jax.random.key(1), target, params)
+    np.testing.assert_allclose(state.q.prec_matrix(), 60.5 * np.eye(4), rtol=1e-12)
+    step = jax.jit(algorithm.with_run_length(4).step)
+    for key in jax.random.split(jax.random.key(2), 60):
+        state, _ = step(key, target, state, target.data)
+    np.testing.assert_allclose(state.q.prec_matrix(), problem.prec, rtol=1e-9)

@@ -109,8 +109,11 @@ def test_initial_statistics_are_refused(name):
 
 def test_an_equinox_module_without_its_state_is_refused():
     module, _ = equinox_batch()
-    with pytest.raises(ArgumentError, match=r"come with its state.*write \(module, state\)"):
+    with pytest.raises(
+        ArgumentError, match=r"come with its state.*write \(module, state\)"
+    ) as error:
         model(module)
+    assert "measure_batch_statistics((module, state), x)" in str(error.value)
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -45,5 +45,7 @@ def refuse_stateless(what: str, pair: str) -> NoReturn:
         "network",
         Shown(f"{what} and no values for them"),
         "come with its state, such as batch statistics, which is not learned here",
-        f"Train it first and write {pair}. GroupNorm and LayerNorm need no state.",
+        f"Train it first and write {pair}; or, with batch statistics that nothing was trained with,"
+        f" bl.networks.measure_batch_statistics({pair}, x) with the training rows. GroupNorm and"
+        " LayerNorm need no state.",
     )
