@@ -138,7 +138,7 @@ def test_too_few_rows_give_infinite_intervals_and_say_so():
     rng = np.random.default_rng(0)
     predictive, y, _ = rows_of(rng, 14)
     calibrated = fit_calibrator(predictive, y).apply(predictive)
-    with pytest.warns(DataWarning, match=r"level 0\.99 needs at least 99 .* there are 14: it is"):
+    with pytest.warns(DataWarning, match=r"level 0\.99 needs at least 99 .* with 14 it is"):
         lower, upper = calibrated.interval(0.99)
     assert np.all(lower == -np.inf)
     assert np.all(upper == np.inf)
