@@ -21,6 +21,9 @@ from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
 MAX_TRIES = 20  # dispersed points, each half as far away, before a chain starts in the middle
+# Curvature of a density that does not disperse chains: in the tail of a logarithm, as of a scale
+# whose mode is zero, it would start them where nothing comes back from.
+FLAT = 1e-4
 FLOOR = 5e-3  # draws that the window before counts for, so that a chain that stood still has scales
 
 
@@ -120,7 +123,8 @@ def start(
     from blackjax.adaptation.step_size import dual_averaging_adaptation
 
     key_prec, key_noise = jax.random.split(key)
-    variance = 1.0 / tree.ravel(tree.double(starting_prec(key_prec, target, params, target.data)))
+    prec = starting_prec(key_prec, target, params, target.data, FLAT)
+    variance = 1.0 / tree.ravel(tree.double(prec))
     params = tree.double(params)
     noise = jax.random.normal(key_noise, variance.shape, jnp.float64)
     unravel, center = tree.unraveler(params), tree.ravel(params)

@@ -16,6 +16,7 @@ set plus the prior's precision, so that it can be compared with a precision matr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -25,7 +26,7 @@ from bayeslearn import precision, tree
 from bayeslearn.data.rows import Batch, weights_of
 from bayeslearn.gradients import per_example
 from bayeslearn.models.target import Target
-from bayeslearn.numerics import make_positive, make_positive_definite
+from bayeslearn.numerics import FLAT, make_positive, make_positive_definite
 from bayeslearn.tree import Array, Groups, PyTree
 
 MAX_ROWS = 1024  # rows of the curvature at a start
@@ -311,12 +312,17 @@ def hutchinson_diagonal(
     return jax.tree.map(lambda d: jnp.mean(d, 0), jax.lax.map(one, jax.random.split(key, num)))
 
 
-def starting_prec(key: Array, target: Target, params: PyTree, batch: Batch | None) -> PyTree:
-    """A positive precision for each weight at `params`: prior precision plus curvature."""
+def starting_prec(
+    key: Array, target: Target, params: PyTree, batch: Batch | None, flat: float = FLAT
+) -> PyTree:
+    """A positive precision for each weight at `params`: prior precision plus curvature.
+
+    Curvatures of a bare density below `flat` become one.
+    """
     if target.is_density:
         kind = "hessian" if tree.size(params) <= MAX_EXACT else "hutchinson"
         found = diagonal(key, target, params, batch, kind)
-        return jax.tree.map(make_positive, found)
+        return jax.tree.map(partial(make_positive, flat=flat), found)
     assert batch is not None
     rows = jax.tree.map(lambda leaf: leaf[:MAX_ROWS], batch)
     return diagonal(key, target, params, rows, "fisher")

@@ -182,6 +182,18 @@ def test_mams_accepts_at_its_target():
     assert posterior.trace["num_gradients"].mean() < 16
 
 
+def test_flat_tails_do_not_disperse_chains(x64):
+    """Two scales in logarithms: one whose mode is zero, as Adam leaves it, and one of width one."""
+    target = bl.Target.from_log_density(
+        lambda t: -0.5 * jnp.exp(2 * t[0]) - 0.5 * t[1] ** 2, jnp.array([-8.0, 0.0])
+    )
+    position, warmup = warming.start(
+        jax.random.key(0), target, target.start, mass_matrix="diagonal", step_size=0.1
+    )
+    np.testing.assert_allclose(warmup.inverse_mass, 1.0)
+    assert abs(float(position[0]) + 8.0) < 5.0
+
+
 def test_chains_of_mams_draw_with_the_median_step_size(x64):
     algorithm, target = bl.MAMS(), bl.Target.from_log_density(separated, jnp.zeros(3))
     state = algorithm.init(jax.random.key(0), target, jnp.zeros(3))
