@@ -10,7 +10,7 @@ package dataset-fashion-mnist holds (`apt-get download`, `dpkg -x`, no root). Ev
 process of its own, with its defaults, the same network, batches and steps. `--network cnn` has 32
 and 64 filters and 128 units, `resnet` the four stages of ResNet-18 from 64 channels on (with groups
 normalised, not batches), `vit` six blocks of attention of width 192 on patches of 4 x 4; their
-methods are `FEW` unless said. `--width small` is for a CPU. The plain loop is `optax.adamw` with a
+default methods are `FEW`. `--width small` is for a CPU. The plain loop is `optax.adamw` with a
 cosine from 1e-3 to 0. A cell is a JSON file in benchmarks/results/images. Each run is done twice:
 seconds to run are those of the second (data moved to the device included), seconds to compile what
 the first took longer. Predictions are averaged over 64 draws of q. `std ratio` is the median over
