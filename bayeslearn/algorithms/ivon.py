@@ -112,18 +112,18 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
     usual_weight: ClassVar[float] = 1e-5  # the paper's 1 - beta2
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.3, 1.0),
+        "learning_rate": (0.3, 5.0),
         "decay": ("cosine", "cosine"),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
         "first_h": (0.1, 1.0),
         "renewals": (10.0, 2.0),
-        "clip": (0.1, 0.01),
+        "clip": (0.1, 0.002),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.3, and 1 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.3, and 5 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -173,7 +173,7 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.1, and 0.01 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.1, and 0.002 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 

@@ -217,19 +217,19 @@ class Vadam(AveragedSquares, KLWarmup):
     info_fields: ClassVar[InfoFields] = InfoFields(progress=("nll",))
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.1, 1.0),
+        "learning_rate": (0.1, 5.0),
         "decay": ("power", "cosine"),
         "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
         "sign_parts": (1, 4),
-        "clip": (0.5, 0.01),
+        "clip": (0.5, 0.002),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "step size of the mean; None: 0.1, and 1 above 10,000 weights",
+        "step size of the mean; None: 0.1, and 5 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -260,7 +260,7 @@ class Vadam(AveragedSquares, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.5, and 0.01 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.5, and 0.002 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
     sign_parts: int | None = hyper(

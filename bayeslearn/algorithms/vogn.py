@@ -140,18 +140,18 @@ class VOGN(AveragedSquares):
     )
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.3, 1.0),
+        "learning_rate": (0.3, 5.0),
         "decay": ("power", "cosine"),
         "renewals": (0.0, 2.0),
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
-        "clip": (None, 0.01),
+        "clip": (None, 0.002),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "fraction of the natural step of the mean; None: 0.3, and 1 above 10,000 weights",
+        "fraction of the natural step of the mean; None: 0.3, and 5 above 10,000 weights",
         above=0,
         optional=True,
         real=True,
@@ -186,7 +186,7 @@ class VOGN(AveragedSquares):
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     clip: float | None = hyper(
-        None, f"{CLIP_FREE_DOC}, and 0.01 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_FREE_DOC}, and 0.002 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
