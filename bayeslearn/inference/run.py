@@ -36,7 +36,7 @@ from bayeslearn.inference.phases import NO_MODE, WarmStart, freeze_leaves, start
 from bayeslearn.inference.request import Request
 from bayeslearn.inference.sample import sample
 from bayeslearn.inference.setup import NUM_CHAINS, Bound, bind
-from bayeslearn.inference.step_plan import EARLIER_FRACTION, StepPlan, plan_as_before, plan_steps
+from bayeslearn.inference.step_plan import StepPlan, plan_as_before, plan_steps, training_steps
 from bayeslearn.models.target import Target
 from bayeslearn.precision import to_host
 from bayeslearn.storage.checkpoints import Checkpointer
@@ -157,7 +157,7 @@ def _run_phases(context: RunContext, request: Request, bound: Bound, began: floa
     model = bound.partial_model
     if model is not None:
         is_counted = total is not None and not request.is_legacy
-        steps = total // EARLIER_FRACTION if total is not None and is_counted else None
+        steps = training_steps(total) if total is not None and is_counted else None
         target, start, compile_time = freeze_leaves(context, model, starts[0], steps)
         starts = [start, *(model.freeze(context.target, other)[1] for other in starts[1:])]
         context = dataclasses.replace(context, target=target)

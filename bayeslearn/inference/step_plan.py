@@ -8,7 +8,7 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.errors import refuse
 from bayeslearn.tree import LARGE_NETWORK
 
-EARLIER_FRACTION = 3  # of a given total, the phases before a method's own get one part in this many
+EARLIER_FRACTION = 3  # of a given total, a warm start gets one part in this many
 
 
 class StepPlan(NamedTuple):
@@ -45,6 +45,11 @@ def plan_steps(
     if warm_start >= num_steps:
         refuse("warm_start", warm_start, f"be below the total of {num_steps} steps")
     return StepPlan(num_steps - warm_start, warm_start)
+
+
+def training_steps(num_steps: int) -> int:
+    """Of a given total, those that train leaves without a posterior, on which accuracy depends."""
+    return num_steps - num_steps // EARLIER_FRACTION
 
 
 def default_steps(algorithm: Algorithm) -> int:

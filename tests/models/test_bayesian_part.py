@@ -103,6 +103,8 @@ def test_frozen_leaves_are_those_of_the_trained_network():
         - np.asarray(start["network"]["layers"][0].weight)
     )
     assert moved.max() > 0.05
+    steps = {phase.name: phase.num_steps for phase in posterior.phases}
+    assert steps["main/frozen leaves"] == 7  # two thirds, as accuracy depends on them
 
 
 def test_joint_points_move_and_the_bound_is_no_worse():
