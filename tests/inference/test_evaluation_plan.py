@@ -135,7 +135,7 @@ def test_a_large_network_is_fitted_with_its_defaults():
     assert [phase.name for phase in found.phases] == ["main"]
     assert found.phases[0].num_steps == found.phases[0].num_gradients == 60
     assert found.phases[0].evaluation_cost <= 0.1 * 60
-    assert found.algorithm.learning_rate == 0.1
+    assert found.algorithm.learning_rate == 5.0
     assert found.algorithm.num_draws == 1
     assert len(found.trace["eval_elbo"]) <= 10
     assert np.mean(found.predict(x).mean.argmax(1) == y) > 0.7

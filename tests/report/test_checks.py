@@ -196,7 +196,7 @@ def test_large_numbers_have_one_format(contents):
     assert label == "predicting the mean, 53,385"
     row = contents["table"][0] | {"metrics": {"rmse": [53385.2, None]}}
     page = report.render(contents | {"table": [row]})
-    assert "The RMSE is 53,385 beside" in page
+    assert "The RMSE is 53,385" in page
     assert "e+04" not in page.split("<script")[0]
 
 

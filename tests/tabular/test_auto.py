@@ -343,7 +343,7 @@ def test_a_resumed_run_keeps_its_choice(tmp_path):
         ({"budget": "soon"}, "`budget` must be a number of seconds"),
         (
             {"budget": "1m", "method": "map"},
-            "`budget` must be None with a method",
+            '`budget` must be None unless method="auto"',
         ),
         ({"prior_scale": "wide"}, "`prior_scale` must be"),
         ({"noise": "loud", "method": "map"}, "`noise` must be"),
