@@ -80,7 +80,10 @@ def test_the_latest_rows_are_held_out(table, seen, tmp_path, column):
         (("--groups", "road"), "`groups` must be a column of"),
         (("--groups", "price"), "`groups` must be another column than the target"),
         (("--groups", "street", "--time-order", "sold"), "`time-order` must be left out where"),
-        (("--time-order", "street"), "`time-order` must be a column of dates or numbers, got 'street'"),
+        (
+            ("--time-order", "street"),
+            "`time-order` must be a column of dates or numbers, got 'street'",
+        ),
     ],
 )
 def test_columns_that_give_no_order_are_refused(table, tmp_path, options, message):
