@@ -226,6 +226,15 @@ def _monitored(posterior: Posterior) -> tuple[np.ndarray | None, str]:
     return outputs, "predictions"
 
 
+def stored_outputs(posterior: Posterior) -> np.ndarray | None:
+    """The outputs that diagnostics of chains need once the training rows are gone."""
+    has_chains = posterior.draws is not None and "log_density" in posterior.trace
+    data = posterior.target.data
+    if posterior.row_outputs is not None or not has_chains or data is None or not len(data.y):
+        return posterior.row_outputs
+    return outputs_at_rows(posterior.target, posterior.draws)
+
+
 def outputs_at_rows(target: Target, draws: PyTree) -> np.ndarray:
     """The network at some training rows, for every draw: (chains, draws, outputs)."""
     data = target.rows()

@@ -40,8 +40,8 @@ from bayeslearn.results.diagnostics import (
     Diagnostics,
     all_rows,
     diagnose,
-    outputs_at_rows,
     problems,
+    stored_outputs,
 )
 from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.predictive import Predictive
@@ -344,11 +344,7 @@ class Posterior:
     def stored_fields(self) -> dict[str, Any]:
         """What a file holds of it."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        outputs = self.row_outputs
-        has_chains = self.draws is not None and "log_density" in self.trace
-        if outputs is None and has_chains and not self.target.is_density:
-            outputs = outputs_at_rows(self.target, self.draws)
-        return fields | to_stored(fields) | {"row_outputs": outputs}
+        return fields | to_stored(fields) | {"row_outputs": stored_outputs(self)}
 
     @classmethod
     def from_stored_fields(cls, fields: dict[str, Any]) -> Posterior:

@@ -6,9 +6,11 @@ import json
 from importlib.resources import files
 from typing import Any
 
-# Fields of stored classes, by tag, and names of phases: as they are in old files, and now.
+# Fields of stored classes, by tag, and names of phases: as they are in old files, and now. Settings
+# that old files lack have the values that runs had before there were such settings.
 _NAMES = json.loads(files(__package__).joinpath("legacy.json").read_text(encoding="utf-8"))
 FIELDS: dict[str, dict[str, str]] = _NAMES["fields"]
+MISSING: dict[str, dict[str, Any]] = _NAMES["missing"]
 PHASES: dict[str, str] = _NAMES["phases"]
 # Options of a request that the first runs lack.
 NEW_OPTIONS = {"starts": 1, "num_epochs": None, "warm_start": "auto", "merge_rows": False}
@@ -17,7 +19,8 @@ NEW_OPTIONS = {"starts": 1, "num_epochs": None, "warm_start": "auto", "merge_row
 def upgrade_fields(tag: str, fields: dict[str, Any]) -> dict[str, Any]:
     """A stored object's fields under the names of today."""
     names = FIELDS.get(tag, {})
-    return {names.get(name, name): value for name, value in fields.items()}
+    stored = {names.get(name, name): value for name, value in fields.items()}
+    return MISSING.get(tag, {}) | stored
 
 
 def upgrade_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from bayeslearn.data.scaling import RankScaling, Scaling
+from bayeslearn.results.diagnostics import stored_outputs
 from bayeslearn.results.notebook import posterior_html
 from bayeslearn.results.posterior import Posterior
 from bayeslearn.storage import posteriors
@@ -87,4 +88,6 @@ def _without_rows(posterior: Posterior) -> Posterior:
         name: jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, part)
         for name, part in (("target", target), ("family", posterior.family))
     }
-    return dataclasses.replace(posterior, state=None, **parts)
+    return dataclasses.replace(
+        posterior, state=None, row_outputs=stored_outputs(posterior), **parts
+    )

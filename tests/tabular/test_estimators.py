@@ -505,6 +505,21 @@ def test_pickled_estimators_go_on_learning(fitted, table):
     assert "The prior is the q" in stored.posterior_.notes[0]
 
 
+@pytest.mark.filterwarnings("ignore::bayeslearn.MixingWarning")  # of chains this short
+def test_pickled_chains_keep_their_diagnostics(table, tmp_path):
+    """Their training rows are left out; `save` asked for them."""
+    x, _, y, _ = table
+    chains = bl.MCLMC(num_warmup=20, num_samples=10, thin=1)
+    regressor = bl.BayesianNNRegressor(hidden=(3,), method=chains, random_state=0)
+    regressor.fit(x[:40], y[:40])
+    pickle.loads(pickle.dumps(regressor)).save(tmp_path / "stored")
+    found, loaded = (
+        one.posterior_.diagnostics().rhat_predictions
+        for one in (regressor, bl.tabular.load(tmp_path / "stored"))
+    )
+    np.testing.assert_array_equal(loaded, found)
+
+
 def test_work_in_other_processes():
     x, y = problems.wiggle(rows=40)
     regressor = bl.BayesianNNRegressor(**{**QUICK, "num_steps": 50})
