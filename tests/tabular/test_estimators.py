@@ -513,10 +513,8 @@ def test_pickled_chains_keep_their_diagnostics(table, tmp_path):
     regressor = bl.BayesianNNRegressor(hidden=(3,), method=chains, random_state=0)
     regressor.fit(x[:40], y[:40])
     pickle.loads(pickle.dumps(regressor)).save(tmp_path / "stored")
-    found, loaded = (
-        one.posterior_.diagnostics().rhat_predictions
-        for one in (regressor, bl.tabular.load(tmp_path / "stored"))
-    )
+    both = (regressor, bl.tabular.load(tmp_path / "stored"))
+    found, loaded = (one.posterior_.diagnostics().rhat_predictions for one in both)
     np.testing.assert_array_equal(loaded, found)
 
 
