@@ -144,14 +144,14 @@ class BayesByBackprop(DecayingStep):
     )
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.03, 0.01),
+        "learning_rate": (0.03, 0.005),
         "decay": ("power", "cosine"),
         "num_draws": (8, 1),
     }
 
     learning_rate: Rate = hyper(  # type: ignore[assignment]
         None,
-        "step size of the optimiser; None: 0.03, and 0.01 above 10,000 weights",
+        "step size of the optimiser; None: 0.03, and 0.005 above 10,000 weights",
         above=0,
         optional=True,
         real=True,

@@ -118,7 +118,7 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
         "start": ("laplace", "constant"),
         "first_h": (0.1, 1.0),
         "renewals": (10.0, 2.0),
-        "clip": (0.1, 0.002),
+        "clip": (0.1, 0.001),
     }
 
     learning_rate: Rate = hyper(
@@ -173,7 +173,7 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.1, and 0.002 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.1, and 0.001 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 

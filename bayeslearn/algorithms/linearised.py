@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.channels_last import channels_last
 from bayeslearn.families import DiagonalGaussian
 from bayeslearn.families.kronecker import KroneckerGaussian
 from bayeslearn.gradients.kronecker import outputs_and_cov
@@ -103,6 +104,7 @@ def _by_chunks(target: Target, q: KroneckerGaussian, x: PyTree) -> tuple[Array, 
 
 
 @jax.jit
+@channels_last
 def _mean_and_factor(target: Target, q: KroneckerGaussian, x: PyTree) -> tuple[Array, Array]:
     mean, cov = outputs_and_cov(target, q, x)
     largest = jnp.max(jnp.abs(cov), axis=(1, 2), keepdims=True)

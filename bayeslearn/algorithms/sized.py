@@ -116,13 +116,13 @@ class TrainedNetwork(SizedStep):
     """Base of the methods that train one set of weights by an Optax optimiser (abstract)."""
 
     sized_defaults: ClassVar[Mapping[str, tuple[Any, Any]]] = {
-        "learning_rate": (0.01, 1e-3),
+        "learning_rate": (0.01, 2e-3),
         "decay": ("power", "cosine"),
     }
 
     learning_rate: Rate = hyper(
         None,
-        "step size of the optimiser; None: 0.01, and 0.001 above 10,000 weights",
+        "step size of the optimiser; None: 0.01, and 0.002 above 10,000 weights",
         above=0,
         optional=True,
         real=True,

@@ -224,7 +224,7 @@ class Vadam(AveragedSquares, KLWarmup):
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
         "sign_parts": (1, 4),
-        "clip": (0.5, 0.002),
+        "clip": (0.5, 0.001),
     }
 
     learning_rate: Rate = hyper(
@@ -260,7 +260,7 @@ class Vadam(AveragedSquares, KLWarmup):
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
     clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.5, and 0.002 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_DOC}0.5, and 0.001 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
     sign_parts: int | None = hyper(

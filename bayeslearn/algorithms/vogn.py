@@ -146,7 +146,7 @@ class VOGN(AveragedSquares):
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
-        "clip": (None, 0.002),
+        "clip": (None, 0.001),
     }
 
     learning_rate: Rate = hyper(
@@ -186,7 +186,7 @@ class VOGN(AveragedSquares):
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
     clip: float | None = hyper(
-        None, f"{CLIP_FREE_DOC}, and 0.002 above 10,000 weights", above=0, optional=True, real=True
+        None, f"{CLIP_FREE_DOC}, and 0.001 above 10,000 weights", above=0, optional=True, real=True
     )
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from jax.extend import core
 
 from bayeslearn import precision
 from bayeslearn.errors import Shown, refuse
+from bayeslearn.jaxprs import equations
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -50,22 +50,4 @@ def check_loops(target: Target, params: PyTree, needed_by: str) -> None:
 
 def has_while(closed: core.ClosedJaxpr) -> bool:
     """Whether a `while` is among the equations, also inside scans, branches and calls."""
-    return any(eqn.primitive.name == "while" for eqn in _equations(closed.jaxpr))
-
-
-def _equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for value in eqn.params.values():
-            for inner in _jaxprs(value):
-                yield from _equations(inner)
-
-
-def _jaxprs(value: Any) -> Iterator[core.Jaxpr]:
-    if isinstance(value, core.ClosedJaxpr):
-        yield value.jaxpr
-    elif isinstance(value, core.Jaxpr):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _jaxprs(part)
+    return any(eqn.primitive.name == "while" for eqn in equations(closed.jaxpr))

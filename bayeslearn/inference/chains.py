@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.channels_last import channels_last
 from bayeslearn.distributed import processes
 from bayeslearn.models.target import Target
 from bayeslearn.precision import inside_double_precision
@@ -140,6 +141,7 @@ class ChainPlacement:
 
 
 @partial(jax.jit, static_argnames=("length", "is_batched"))
+@channels_last
 def draw(
     algorithm: Sampler,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.channels_last import channels_last
 from bayeslearn.data.rows import Batch
 from bayeslearn.families import Point
 from bayeslearn.families.base import Family, Gaussian
@@ -20,6 +21,7 @@ from bayeslearn.tree import Array, PyTree
 
 
 @partial(jax.jit, static_argnames=("draws", "at_once"))
+@channels_last
 def evaluate(
     algorithm: Algorithm,
     target: Target,

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslearn import precision
+from bayeslearn.channels_last import channels_last
 from bayeslearn.data.rows import Batch
 from bayeslearn.gradients import sites
 from bayeslearn.models.protocols import Network
@@ -179,6 +180,7 @@ def with_features(
 
 
 @jax.jit
+@channels_last
 def _features(head: HeadNetwork, weights: PyTree, x: PyTree) -> tuple[Array, ...]:
     rows = len(jax.tree.leaves(x)[0])
     return jax.lax.map(lambda row: head.features(weights, row), x, batch_size=min(rows, ROWS))

@@ -18,6 +18,7 @@ import numpy as np
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Algorithm
+from bayeslearn.channels_last import channels_last
 from bayeslearn.data.batches import permutation, take
 from bayeslearn.data.rows import Batch
 from bayeslearn.distributed.mesh import Layout
@@ -27,6 +28,7 @@ from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 
 @partial(jax.jit, static_argnames="layout")
+@channels_last
 def init_state(
     algorithm: Algorithm,
     key: Array,
@@ -41,6 +43,7 @@ def init_state(
 
 
 @partial(jax.jit, static_argnames="layout")
+@channels_last
 def init_state_from(
     algorithm: Algorithm, key: Array, target: Target, q: Family, *, layout: Layout | None = None
 ) -> PyTree:
@@ -55,27 +58,13 @@ def _as_array(leaf: Any) -> Array:
     return leaf.astype(leaf.dtype) if leaf.weak_type else leaf
 
 
-def has_slow_loops(target: Target, params: PyTree, layout: Layout | None) -> bool:
-    """Whether steps are compiled alone: XLA's convolutions are slow inside loops on a CPU.
-
-    A fixed rule: one CPU device, and a network with a convolution.
-    """
-    is_other = layout is not None or jax.default_backend() != "cpu"
-    if is_other or target.is_density or target.data is None:
-        return False
-    rows = jax.tree.map(lambda leaf: leaf[:1], target.data.x)
-    return "conv_general_dilated" in str(jax.make_jaxpr(target.outputs)(params, rows))
-
-
-def run_steps(algorithm: Algorithm, *, one_by_one: bool = False, **arguments: Any) -> StepResults:
+def run_steps(algorithm: Algorithm, **arguments: Any) -> StepResults:
     """`_steps`; where one of them was not finite, again from the start and without it.
 
     So that steps which are all finite, as they nearly always are, need not keep the old state.
-    With `one_by_one` each step is a call of its own.
     """
-    steps = _single_steps if one_by_one else _looped_steps
-    results = steps(algorithm, skips=False, **arguments)
-    return steps(algorithm, skips=True, **arguments) if results.nonfinite else results
+    results = _run(algorithm, skips=False, **arguments)
+    return _run(algorithm, skips=True, **arguments) if results.nonfinite else results
 
 
 class StepResults(NamedTuple):
@@ -87,52 +76,14 @@ class StepResults(NamedTuple):
     is_finite: bool  # the state
 
 
-def _looped_steps(algorithm: Algorithm, **arguments: Any) -> StepResults:
-    state, *others, _ = _steps(algorithm, order=None, **arguments)
+def _run(algorithm: Algorithm, **arguments: Any) -> StepResults:
+    state, *others = _steps(algorithm, **arguments)
     infos, nonfinite, finite = jax.device_get(others)  # one transfer
     return StepResults(state, infos, int(nonfinite), bool(finite))
 
 
-def _single_steps(
-    algorithm: Algorithm, *, state: PyTree, begin: int, count: int, length: int, **arguments: Any
-) -> StepResults:
-    """The same steps without a compiled loop; a count of none compiles, by a step thrown away."""
-    order, infos = None, []
-    nonfinite, finite = jnp.zeros((), jnp.int32), jnp.asarray(True)
-    for j in range(max(count, 1)):
-        new, info, skipped, finite, order = _steps(
-            algorithm,
-            state=state,
-            begin=begin,
-            count=j,
-            length=1,
-            order=_order(begin, **arguments) if order is None else order,
-            **arguments,
-        )
-        if count == 0:
-            jax.block_until_ready(new)
-            return StepResults(state, {}, 0, True)
-        state, nonfinite = new, nonfinite + skipped
-        infos.append(info)
-    found, number, is_finite = jax.device_get((infos, nonfinite, finite))
-    joined = {name: np.concatenate([info[name] for info in found]) for name in found[0]}
-    return StepResults(state, joined, int(number), bool(is_finite))
-
-
-def _order(
-    begin: int, *, target: Target, key_data: Array, batch_size: int | None, **_: Any
-) -> Array:
-    """The order of the rows in the epoch of a step."""
-    if target.data is None or batch_size is None or batch_size == len(target.data.y):
-        return jnp.zeros((), jnp.int32)
-    rows = len(target.data.y)
-    return _permutation(key_data, begin // math.ceil(rows / batch_size), rows)
-
-
-_permutation = partial(jax.jit, static_argnums=2)(permutation)
-
-
 @partial(jax.jit, static_argnames=("length", "batch_size", "skips", "layout"))
+@channels_last
 def _steps(
     algorithm: Algorithm,
     *,
@@ -146,15 +97,12 @@ def _steps(
     batch_size: int | None,
     stream: Batch | None,
     skips: bool,
-    order: Array | None,
     layout: Layout | None = None,
-) -> tuple[PyTree, dict[str, Array], Array, Array, Array]:
+) -> tuple[PyTree, dict[str, Array], Array, Array]:
     """Steps begin, ..., begin + count - 1: new state, their infos, steps not finite, all finite.
 
-    With `skips` a step whose info is not finite leaves the state as it was. With an `order` of the
-    rows it is step begin + count alone, and the order of its epoch.
+    With `skips` a step whose info is not finite leaves the state as it was.
     """
-    is_single = order is not None
     data = target.data
     rows = 1 if data is None else len(data.y)
     is_full = data is None or batch_size == rows
@@ -191,13 +139,10 @@ def _steps(
         new = new if layout is None else layout.on_state(new)
         finite = tree.all_finite(info)
         state = tree.where(finite, new, state) if skips else new
-        at = 0 if is_single else j
-        infos = jax.tree.map(lambda buffer, v: buffer.at[at].set(v), infos, info)
+        infos = jax.tree.map(lambda buffer, v: buffer.at[j].set(v), infos, info)
         return state, order, infos, nonfinite + (~finite)
 
-    if order is not None:
-        pass
-    elif is_full or is_independent or stream is not None:
+    if is_full or is_independent or stream is not None:
         order = jnp.zeros((), jnp.int32)
     else:
         order = permutation(key_data, begin // num_batches, rows)
@@ -206,12 +151,8 @@ def _steps(
     shapes = _recorded(algorithm, state, shapes)
     infos = jax.tree.map(lambda s: jnp.zeros((length, *s.shape), s.dtype), shapes)
     carry = (state, order, infos, jnp.zeros((), jnp.int32))
-    if is_single:
-        carry = one(jnp.asarray(count), carry)
-    else:
-        carry = jax.lax.fori_loop(0, count, one, carry)
-    state, order, infos, nonfinite = carry
-    return state, infos, nonfinite, tree.all_finite(state), order
+    state, _, infos, nonfinite = jax.lax.fori_loop(0, count, one, carry)
+    return state, infos, nonfinite, tree.all_finite(state)
 
 
 def _recorded(algorithm: Algorithm, state: PyTree, info: PyTree) -> dict[str, Array]:
@@ -239,6 +180,7 @@ def approximation(algorithm: Algorithm, target: Target, state: PyTree) -> Family
 
 
 @jax.jit
+@channels_last
 def log_joint(target: Target, params: PyTree) -> Array:
     """log p(D, params) over all rows of the target."""
     return target.log_joint(params)

@@ -21,7 +21,6 @@ from bayeslearn.inference.context import MAIN, RunContext, named_key
 from bayeslearn.inference.evaluate import final_lower_bound, planned
 from bayeslearn.inference.evaluation_plan import EvaluationPlan, plan_evaluations, start_target
 from bayeslearn.inference.kernels import (
-    has_slow_loops,
     init_state,
     init_state_from,
     refresh,
@@ -209,7 +208,6 @@ class _Loop:
             length=self.length,
             layout=context.layout,
             batch_size=rows,
-            one_by_one=has_slow_loops(self.base, self.params, context.layout),
         )
         if context.stream is None:
             advance(

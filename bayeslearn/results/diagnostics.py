@@ -16,6 +16,7 @@ import numpy as np
 from bayeslearn import tree
 from bayeslearn.algorithms.ensemble import Composite
 from bayeslearn.algorithms.sampler import Sampler
+from bayeslearn.channels_last import channels_last
 from bayeslearn.data.rows import Batch, total_weight
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.families import Draws
@@ -245,6 +246,7 @@ def outputs_at_rows(target: Target, draws: PyTree) -> np.ndarray:
 
 
 @jax.jit
+@channels_last
 def _outputs(target: Target, draws: PyTree, x: PyTree) -> Array:
     def chain(part: PyTree) -> Array:
         return jax.lax.map(lambda params: target.outputs(params, x), part)

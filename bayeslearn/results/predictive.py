@@ -19,12 +19,16 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bayeslearn import tree
+from bayeslearn.channels_last import channels_last
 from bayeslearn.distributed.mesh import Layout, gather_to_host
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.families.streamed import StreamedDraws, num_draws
+from bayeslearn.families.streamed import StreamedDraws, draws_at, num_draws
+from bayeslearn.jaxprs import values_per_row
 from bayeslearn.models.target import Target
 from bayeslearn.precision import double_precision
 from bayeslearn.predictive_base import PredictiveBase
@@ -42,13 +46,15 @@ from bayeslearn.results.streaming import (
     sampled_cdfs,
     sampled_quantiles,
 )
-from bayeslearn.tree import Array, PyTree
+from bayeslearn.tree import LARGE_NETWORK, Array, PyTree
 
 ROWS = 2048  # evaluated at once: enough that a matrix product is worth its start
 ROWS_STREAMED = 2**16  # rows for which a draw is made at once, where draws are streamed
 FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
 FILL_DEVICE = 2**16  # elsewhere what fills the device
 CELLS = 2**21  # draws x rows in memory at once, where all draws of a row are needed together
+VALUES = {"cpu": 2**24}  # of one operation of the network, of draws and rows evaluated at once:
+VALUES_DEVICE = 2**26  # as above
 
 
 class Predictive(PredictiveBase):
@@ -58,12 +64,16 @@ class Predictive(PredictiveBase):
         # Without the training rows, whose number would have it compiled anew.
         target = dataclasses.replace(target.to_predict().with_data(None), by_layer=True)
         self._is_streamed = isinstance(draws, StreamedDraws)
-        if self._is_streamed:  # each draw is made once for all rows, which take turns inside
-            target = dataclasses.replace(target, microbatch=ROWS)
         self._target, self._draws = target, draws
         # On the host: cutting chunks of an array on the device would compile for each length.
         self._x = jax.tree.map(np.asarray, x)
         self._layout = layout
+        values = VALUES.get(jax.default_backend(), VALUES_DEVICE)
+        self._most_evaluated = max(1, values // self._values_per_row())  # draws x rows
+        # A power of two, as microbatches have to divide the rows.
+        self._most_rows = min(ROWS, 1 << (self._most_evaluated.bit_length() - 1))
+        if self._is_streamed:  # each draw is made once for all rows, which take turns inside
+            self._target = dataclasses.replace(self._target, microbatch=self._most_rows)
         if layout is not None:
             self._target, self._draws = layout.put((self._target, draws))
         self.num_rows = len(jax.tree.leaves(x)[0])
@@ -132,7 +142,7 @@ class Predictive(PredictiveBase):
             self.not_available("quantile and interval", "regression")
         function = sampled_quantiles if self._by_samples else mixture_quantiles
         values = self._by_rows(
-            partial(function, np.asarray(qs, np.float64)), per_row=self._values_per_row
+            partial(function, np.asarray(qs, np.float64)), per_row=self._draws_per_row
         )
         return [self._like_y(values[:, place]) for place in range(len(qs))]
 
@@ -144,7 +154,7 @@ class Predictive(PredictiveBase):
         function = sampled_cdfs if self._by_samples else mixture_cdfs
         inside, below, above = zip(*map(self._in_support, points), strict=True)
         stacked = np.stack([np.asarray(self._observed(y)) for y in inside], axis=1)
-        values = self._by_rows(function, stacked, per_row=self._values_per_row)
+        values = self._by_rows(function, stacked, per_row=self._draws_per_row)
         found = [self._like_y(values[:, place]) for place in range(len(points))]
         return [
             np.where(low, 0.0, np.where(high, 1.0, value))
@@ -193,17 +203,31 @@ class Predictive(PredictiveBase):
     def _observed(self, y: ArrayLike) -> Array:
         return self._target.batch((self._x, self._check_y(y))).y
 
-    @property
     def _values_per_row(self) -> int:
-        """Values of a row that its quantiles need together."""
+        """Values of a row and a draw that the network computes at once."""
+        one = jax.eval_shape(lambda draws: draws_at(draws, jnp.arange(1)), self._draws)
+        are_vectors = all(leaf.ndim <= 2 for leaf in jax.tree.leaves(self._x))
+        if are_vectors and tree.size(one) <= LARGE_NETWORK:
+            return 1  # too few to matter, and tracing takes longer than a prediction
+
+        def outputs(draws: PyTree, x: PyTree) -> Array:
+            draw = jax.tree.map(lambda w: w[0], draws_at(draws, jnp.arange(1)))
+            return self._target.outputs(draw, x)
+
+        return values_per_row(partial(outputs, self._draws), self._x)
+
+    @property
+    def _draws_per_row(self) -> int:
+        """Draws of a row that its quantiles need together."""
         return max(self.num_samples, SAMPLES if self._by_samples else 1)
 
     def _chunks(self, *more: Array | np.ndarray, per_row: int = 1):
         """Chunks of rows of one size, the last one padded by repeating its last row."""
         # Few sizes, so that another number of rows seldom compiles again.
-        size = min(1 << (self.num_rows - 1).bit_length(), ROWS, max(1, CELLS // per_row))
-        if self._is_streamed and size == ROWS:
-            size *= min(-(-self.num_rows // ROWS), ROWS_STREAMED // ROWS)
+        most = self._most_rows
+        size = min(1 << (self.num_rows - 1).bit_length(), most, max(1, CELLS // per_row))
+        if self._is_streamed and size == most:
+            size *= min(-(-self.num_rows // most), ROWS_STREAMED // most)
         size *= 1 if self._layout is None else self._layout.num_shards
         for start in range(0, self.num_rows, size):
             rows = min(size, self.num_rows - start)
@@ -214,7 +238,8 @@ class Predictive(PredictiveBase):
     def _at_once(self, x: PyTree, num: int) -> int:
         """Draws evaluated together on these rows, by a fixed rule."""
         fill = FILL.get(jax.default_backend(), FILL_DEVICE)
-        rows = min(len(jax.tree.leaves(x)[0]), ROWS)
+        fill = min(fill, self._most_evaluated)
+        rows = min(len(jax.tree.leaves(x)[0]), self._most_rows)
         most = self._draws.step if self._is_streamed else num
         return max(1, min(num, most, fill // rows))
 
@@ -238,7 +263,7 @@ def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(function, partial):
         return partial(_jitted(function.func), *function.args)
     if function not in _cache:
-        _cache[function] = jax.jit(function, static_argnames="at_once")
+        _cache[function] = jax.jit(channels_last(function), static_argnames="at_once")
     return _cache[function]
 
 

@@ -33,6 +33,7 @@ from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.conjugate import Conjugate
 from bayeslearn.algorithms.ensemble import Composite, Ensemble
 from bayeslearn.algorithms.mile import MILE
+from bayeslearn.channels_last import channels_last
 from bayeslearn.data.rows import Batch, Data, check_data, join_batches, weights_of
 from bayeslearn.errors import ArgumentError, Shown, refuse
 from bayeslearn.families import Draws, FullGaussian, Mixture, Point
@@ -324,6 +325,7 @@ def reweighed(
 
 
 @jax.jit
+@channels_last
 def _log_likelihoods(target: Target, draws: PyTree, batch: Batch) -> Array:
     def one(params: PyTree) -> Array:
         return jnp.sum(target.log_likelihood(params, batch))

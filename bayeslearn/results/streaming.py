@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bayeslearn import tree
+from bayeslearn.channels_last import channels_last
 from bayeslearn.families.streamed import (
     StreamedDraws,
     draws_at,
@@ -290,6 +291,7 @@ def sampled_cdfs(target: Target, draws: PyTree, x: PyTree, points: Array, at_onc
 
 
 @partial(jax.jit, static_argnames="at_once")
+@channels_last
 def sample_observations(
     target: Target, draws: PyTree, x: PyTree, chosen: Array, key: Array, *, at_once: int
 ) -> Array:

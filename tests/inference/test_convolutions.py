@@ -1,4 +1,4 @@
-"""Steps of convolutional networks on a CPU, each a compiled call of its own."""
+"""Runs of convolutional networks, whose programs are rewritten on a CPU."""
 
 import jax
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from interruption import Killed, kill_after
 
 import bayeslearn as bl
-from bayeslearn.inference import kernels, optimize
+from bayeslearn.results import predictive
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(50, 6, 6, 1)).astype(np.float32)
@@ -29,31 +29,6 @@ def same_bits(a, b):
         np.testing.assert_array_equal(left, right)
 
 
-def test_the_rule_is_one_of_network_and_device():
-    def slow(network, x):
-        target, params = bl.Model(network, bl.likelihoods.Categorical()).bind(
-            (x, Y), jax.random.key(0)
-        )
-        return kernels.has_slow_loops(target, params, None)
-
-    is_cpu = jax.default_backend() == "cpu"
-    assert slow(bl.networks.CNN((3,), hidden=(4,), channels="last"), X) == is_cpu
-    assert not slow(bl.networks.MLP([4]), X.reshape(50, -1))
-
-
-def test_they_are_the_steps_of_the_loop(monkeypatch):
-    """To the rounding error of single precision, over steps of batches and epochs."""
-    alone = fit()
-    monkeypatch.setattr(optimize, "has_slow_loops", lambda *arguments: False)
-    looped = fit()
-    for left, right in zip(
-        jax.tree.leaves(alone.family.mean), jax.tree.leaves(looped.family.mean), strict=True
-    ):
-        np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-4)
-    np.testing.assert_allclose(alone.trace["nll"], looped.trace["nll"], rtol=1e-3)
-    assert alone.trace["nll"].shape == looped.trace["nll"].shape == (10,)  # after a warm start
-
-
 def test_same_bits_at_any_chunk_size_and_after_a_resume(tmp_path, monkeypatch):
     whole = fit()
     same_bits(whole, fit(options=bl.FitOptions(chunk_size=4)))
@@ -65,9 +40,20 @@ def test_same_bits_at_any_chunk_size_and_after_a_resume(tmp_path, monkeypatch):
     same_bits(whole, resumed)
 
 
-def test_a_stream_goes_through_them_too():
+def test_a_stream():
     batches = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
     options = {"num_steps": 10, "batch_size": "auto", "options": bl.FitOptions(num_data=50)}
     found = bl.fit(model(), bl.MAP(), batches, seed=0, **options)
     assert np.all(np.isfinite(found.trace["nll"]))
     assert found.trace["nll"].shape == (10,)
+
+
+def test_predictions_are_the_same_however_many_rows_are_evaluated_at_once(monkeypatch):
+    posterior = fit()
+    expected = posterior.predict(X, num_samples=8).probs
+    monkeypatch.setitem(predictive.VALUES, "cpu", 500)
+    few = posterior.predict(X, num_samples=8)
+    assert few._most_rows == 4
+    np.testing.assert_allclose(few.probs, expected, rtol=1e-5)
+    many = bl.fit(model(), "ensemble", (X, Y), seed=0, num_steps=15, batch_size=20)
+    assert np.all(np.isfinite(many.predict(X).probs))
