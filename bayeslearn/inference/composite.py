@@ -9,13 +9,11 @@ import jax
 
 from bayeslearn.algorithms.base import Algorithm
 from bayeslearn.algorithms.ensemble import Composite
-from bayeslearn.algorithms.map import MAP
 from bayeslearn.algorithms.mile import MILE, MILEState
 from bayeslearn.algorithms.sampler import Sampler
 from bayeslearn.families import Draws, Mixture
 from bayeslearn.families.base import Family
 from bayeslearn.inference.context import RunContext
-from bayeslearn.inference.evaluation_plan import EVALUATIONS
 from bayeslearn.inference.member_jobs import trained_in_workers, uses_workers
 from bayeslearn.inference.members import (
     Members,
@@ -31,8 +29,6 @@ from bayeslearn.inference.sample import sample
 from bayeslearn.inference.step_plan import StepPlan
 from bayeslearn.tree import PyTree
 
-LONGER = 4  # times the default steps, at most
-
 
 class MemberSettings(NamedTuple):
     """How long each member runs."""
@@ -40,14 +36,6 @@ class MemberSettings(NamedTuple):
     plan: StepPlan
     eval_every: int | None
     patience: int | None
-
-    def longer(self, member: Algorithm) -> MemberSettings:
-        """For networks whose training held-out rows end: more steps at most, evaluated as often."""
-        if not isinstance(member, MAP):
-            return self
-        own = self.plan.own
-        every = self.eval_every or own // EVALUATIONS
-        return self._replace(plan=self.plan._replace(own=LONGER * own), eval_every=every)
 
 
 def run_composite(

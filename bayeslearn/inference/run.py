@@ -282,15 +282,12 @@ def _run_composite(
     total: int | None,
 ) -> _Finished:
     """An ensemble, with or without a sampler after it."""
-    options, num_weights = request.options, tree.size(starts[0])
+    options = request.options
     settings = MemberSettings(
-        _plan(request, algorithm.member, total, num_weights),
+        _plan(request, algorithm.member, total, tree.size(starts[0])),
         options.eval_every,
         _patience(request, total),
     )
-    has_held_out = algorithm.validation_fraction > 0 or context.validation is not None
-    if total is None and has_held_out and num_weights <= LARGE_NETWORK:
-        settings = settings.longer(algorithm.member)
     outcome, family = run_composite(context, algorithm, starts, settings)
     return _Finished(outcome, family, algorithm, [])
 

@@ -31,7 +31,7 @@ MAX_DRAWN = 6.4e7  # weights of all draws together, 256 MB
 TRIAL_WORK = 1e11  # of the chains of a trial on all folds, and of its members' training
 TRIAL_ROWS_WORK = 1e8  # rows of trials times weights
 MIN_TRIAL_STEPS, MAX_TRIAL_STEPS = 500, 3000  # of a trial's chain
-TRAINING_STEPS = 5000  # of a trial's member, at most
+TRAINING_STEPS = 5000  # of a member, if there are not fewer
 MIN_STEPS, MAX_STEPS = 2500, 16000  # of a chain
 HELD_OUT = 0.15  # of the rows, to stop the members' training
 TINY_TABLE = 100  # rows; below, a network must be better than a linear model
@@ -111,14 +111,15 @@ def method_for(name: str, work: float, speed: float = 1.0, num_weights: float = 
     return Method(name, members, int(min(MAX_STEPS * max(speed, 1.0), max(least, steps))), draws)
 
 
-def trial_steps(work: float, budget: float | None) -> tuple[int, int]:
+def trial_steps(work: float, budget: float | None) -> tuple[int, int | str]:
     """Steps of the chains, and of the members' training, of a trial with two members.
 
     `work` is that of all folds.
     """
     total = TRIAL_WORK if budget is None else TRIAL_WORK * min(1.0, budget / USUAL_SECONDS)
     chain = int(min(MAX_TRIAL_STEPS, max(MIN_TRIAL_STEPS, total / (4 * work))))
-    return chain, int(min(TRAINING_STEPS, max(MIN_TRIAL_STEPS, total / (2 * work))))
+    training = int(max(MIN_TRIAL_STEPS, total / (2 * work)))
+    return chain, training if training < TRAINING_STEPS else "auto"
 
 
 def allows_chains(work: float) -> bool:

@@ -17,8 +17,7 @@ import numpy as np
 from bayeslearn.data.rows import Rows, pad_rows
 from bayeslearn.families import Mixture
 from bayeslearn.inference.api import fit
-from bayeslearn.inference.optimize import PATIENCE
-from bayeslearn.inference.options import FitEvent, FitOptions
+from bayeslearn.inference.options import FitEvent
 from bayeslearn.models.model import Model
 from bayeslearn.numerics import mean_and_error
 from bayeslearn.predictive_base import PredictiveBase
@@ -196,7 +195,6 @@ def run_trial(
             seed=problem.seed,
             validation=validation,
             num_steps=training,
-            options=FitOptions(patience=PATIENCE),
             callback=watch,
             progress=False,
         )
