@@ -132,6 +132,9 @@ class Algorithm(eqx.Module):
         at = int(num_weights > LARGE_NETWORK)
         pairs = self.sized_defaults.items()
         new = {name: pair[at] for name, pair in pairs if is_unset(getattr(self, name))}
+        new = {
+            name: value(num_weights) if callable(value) else value for name, value in new.items()
+        }
         return dataclasses.replace(self, **new) if new else self
 
     def setting(self, name: str) -> Any:

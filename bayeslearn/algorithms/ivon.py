@@ -44,7 +44,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage, large_clip
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.algorithms.vadam import prior_prec_per_datum, starting_s, std_from_scale, tree_unzip
@@ -118,7 +118,7 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
         "start": ("laplace", "constant"),
         "first_h": (0.1, 1.0),
         "renewals": (10.0, 2.0),
-        "clip": (0.1, 0.001),
+        "clip": (0.1, large_clip),
     }
 
     learning_rate: Rate = hyper(
@@ -172,9 +172,7 @@ class IVON(RenewedAverage, ModeStart, KLWarmup):
         real=True,
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.1, and 0.001 above 10,000 weights", above=0, optional=True, real=True
-    )
+    clip: float | None = hyper(None, CLIP_DOC.format("0.1"), above=0, optional=True, real=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def effective_data(self, target: Target) -> Array:

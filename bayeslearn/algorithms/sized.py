@@ -5,6 +5,7 @@ The table of all such defaults is in `docs/which_method.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -29,10 +30,18 @@ DECAY_DOC = (
 
 RATE_DOC = "or a function of the step's number (an Optax schedule)"
 Rate = float | Callable[[Array], Array] | None
-CLIP_DOC = "largest natural step of a weight, before the learning rate; None: "
-CLIP_FREE_DOC = f"{CLIP_DOC}no limit"
+CLIP_DOC = (
+    "largest natural step of a weight, before the learning rate; None: {}, and 0.001 above 10,000"
+    " weights, less above 100,000"
+)
+CLIP, CLIPPED_WEIGHTS = 0.001, 100_000
 
 MAX_WEIGHT = 0.5  # of one estimate in an average of curvature
+
+
+def large_clip(num_weights: int) -> float:
+    """The default `clip` of a large network: it falls with the root of the number of weights."""
+    return CLIP * min(1.0, math.sqrt(CLIPPED_WEIGHTS / num_weights))
 
 
 class RunLengthStep(Algorithm):

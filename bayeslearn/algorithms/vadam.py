@@ -48,7 +48,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, RenewedAverage, large_clip
 from bayeslearn.algorithms.starting import ModeStart
 from bayeslearn.algorithms.tempering import KLWarmup
 from bayeslearn.data.rows import Batch
@@ -224,7 +224,7 @@ class Vadam(AveragedSquares, KLWarmup):
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
         "sign_parts": (1, 4),
-        "clip": (0.5, 0.001),
+        "clip": (0.5, large_clip),
     }
 
     learning_rate: Rate = hyper(
@@ -259,9 +259,7 @@ class Vadam(AveragedSquares, KLWarmup):
         choices=("signs", "mean"),
     )
     temperature: float = hyper(1.0, "weight of the complexity cost; 1: Bayes' rule", above=0)
-    clip: float | None = hyper(
-        None, f"{CLIP_DOC}0.5, and 0.001 above 10,000 weights", above=0, optional=True, real=True
-    )
+    clip: float | None = hyper(None, CLIP_DOC.format("0.5"), above=0, optional=True, real=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
     sign_parts: int | None = hyper(
         None,

@@ -44,7 +44,7 @@ import jax.numpy as jnp
 
 from bayeslearn import tree
 from bayeslearn.algorithms.base import Capabilities, InfoFields, hyper
-from bayeslearn.algorithms.sized import CLIP_FREE_DOC, Rate
+from bayeslearn.algorithms.sized import CLIP_DOC, Rate, large_clip
 from bayeslearn.algorithms.tempering import WARMUP_DOC, kl_weight
 from bayeslearn.algorithms.vadam import (
     AveragedSquares,
@@ -146,7 +146,7 @@ class VOGN(AveragedSquares):
         "num_draws": (4, 1),
         "start": ("laplace", "constant"),
         "first_s": (0.1, 1.0),
-        "clip": (None, 0.001),
+        "clip": (None, large_clip),
     }
 
     learning_rate: Rate = hyper(
@@ -185,9 +185,7 @@ class VOGN(AveragedSquares):
     kl_warmup: int = hyper(0, WARMUP_DOC, least=0)
     augmentation: float = hyper(1.0, "number of rows that each row counts for", above=0)
     damping: float = hyper(1e-7, "added to s + lambda/N in the mean's step", least=0)
-    clip: float | None = hyper(
-        None, f"{CLIP_FREE_DOC}, and 0.001 above 10,000 weights", above=0, optional=True, real=True
-    )
+    clip: float | None = hyper(None, CLIP_DOC.format("no limit"), above=0, optional=True, real=True)
     noise: str = hyper("hash", "generator of the weights' noise", choices=noise.KINDS)
 
     def init(self, key: Array, target: Target, params: PyTree) -> VOGNState:

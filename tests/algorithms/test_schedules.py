@@ -156,7 +156,8 @@ def test_defaults_depend_on_the_size_and_given_values_do_not(name):
     algorithm = bl.ALGORITHMS[name]()
     small, large = algorithm.for_network(10_000), algorithm.for_network(10_001)
     for field, pair in algorithm.sized_defaults.items():
-        assert (getattr(small, field), getattr(large, field)) == pair
+        least, most = (value(10_001) if callable(value) else value for value in pair)
+        assert (getattr(small, field), getattr(large, field)) == (least, most)
         assert algorithm.setting(field) == pair[0]
     assert large.has_decaying_rate
     assert large.with_run_length(70).length == 70.0
@@ -164,6 +165,13 @@ def test_defaults_depend_on_the_size_and_given_values_do_not(name):
     assert given.learning_rate == 0.02
     assert given.decay == "power"
     assert large.for_network(10) == large  # what is filled in stays
+
+
+@pytest.mark.parametrize("cls", [bl.IVON, bl.Vadam, bl.VOGN])
+def test_steps_of_larger_networks_are_shorter(cls):
+    found = [cls().for_network(n).clip for n in (20_000, 100_000, 400_000, 10_000_000)]
+    np.testing.assert_allclose(found, [0.001, 0.001, 0.0005, 0.0001])
+    assert cls(clip=0.3).for_network(10_000_000).clip == 0.3
 
 
 @pytest.mark.usefixtures("x64")
