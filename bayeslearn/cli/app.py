@@ -48,7 +48,8 @@ class Group(click.Group):
         except Exception as error:
             if "--debug" in args and not isinstance(error, click.Abort):
                 raise
-            code, message = _explain(error)
+            name = next((part for part in args if not part.startswith("-")), "")
+            code, message = _explain(error, self.commands.get(name))
         if message and "--json" in args:
             click.echo(json.dumps({"error": message, "exit_code": code}, indent=1))
         elif message:
@@ -56,7 +57,7 @@ class Group(click.Group):
         sys.exit(code)
 
 
-def _explain(error: Exception) -> tuple[int, str]:
+def _explain(error: Exception, command: click.Command | None) -> tuple[int, str]:
     """Exit code and message of whatever ended a command."""
     if isinstance(error, click.Abort):
         has_checkpoint = bool(str(error.__cause__ or ""))  # `fit` says where it is
@@ -65,7 +66,7 @@ def _explain(error: Exception) -> tuple[int, str]:
         where = f" See `{error.ctx.command_path} --help`." if error.ctx else ""
         return 2, error.format_message() + where
     if isinstance(error, ArgumentError | StorageError | ImportError):
-        return 2, in_flags(str(error))
+        return 2, in_flags(str(error), command)
     if isinstance(error, click.ClickException):
         return error.exit_code, error.format_message()
     if isinstance(error, BrokenPipeError):  # whoever read the output has gone

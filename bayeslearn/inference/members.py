@@ -122,6 +122,11 @@ def _run_in_threads(
             done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
                 _collect(futures[future], future.result, results, failures)
+    except KeyboardInterrupt:  # those that have finished, too, but were not collected
+        for future, i in futures.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                results.setdefault(i, future.result())
+        raise
     finally:
         board.stop()
         pool.shutdown(cancel_futures=True)

@@ -65,6 +65,10 @@ def optimize(
     return loop.restored() or loop.run(min_gain)
 
 
+def _all_done(num_steps: int) -> str:
+    return "The step was done." if num_steps == 1 else f"All {num_steps} steps were done."
+
+
 class _Loop:
     """One phase: what it is made of, and the parts of its loop."""
 
@@ -190,7 +194,7 @@ class _Loop:
             else:
                 start = self.plan.first_piece(self.base)
                 guards.check_finite_start(start, run.state, self.params)
-            run.stop_reason = f"All {self.num_steps} steps were done."
+            run.stop_reason = _all_done(self.num_steps)
             return run
         put = None if context.layout is None else context.layout.put_state
         return OptimizationState.from_record(

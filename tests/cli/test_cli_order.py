@@ -77,8 +77,8 @@ def test_the_latest_rows_are_held_out(table, seen, tmp_path, column):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--groups", "road"), "`groups` must be a column of"),
-        (("--groups", "price"), "`groups` must be another column than the target"),
+        (("--groups", "road"), "`--groups` must be a column of"),
+        (("--groups", "price"), "`--groups` must be another column than the target"),
         (("--groups", "street", "--time-order", "sold"), "`time-order` must be left out where"),
         (
             ("--time-order", "street"),

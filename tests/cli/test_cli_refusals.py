@@ -88,8 +88,8 @@ def test_bad_new_files(fitted, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--method", "nonsense"], "`method` must be one of auto, map, .*'nonsense'"),
-        (["--method", "nonsense", "--learning-rate", "1"], "`method` must be one of"),
+        (["--method", "nonsense"], "`--method` must be one of auto, map, .*'nonsense'"),
+        (["--method", "nonsense", "--learning-rate", "1"], "`--method` must be one of"),
         (["--lerning-rate", "1"], "`--lerning-rate` is not an option of --method auto. Choose"),
         (
             ["--method", "vogn", "--lerning-rate", "1"],
@@ -106,13 +106,13 @@ def test_bad_new_files(fitted, tmp_path, content, message):
         (["--hidden", "x"], "'x' is not like 50"),
         (["--num-steps", "x"], "'x' is not a whole number or auto"),
         (["--test-fraction", "1"], "not in the range"),
-        (["--target", "nonsense"], "`target` must be a column"),
-        (["--target", "Price"], "`target` must be a column.*Did you mean price"),
+        (["--target", "nonsense"], "`--target` must be a column"),
+        (["--target", "Price"], "`--target` must be a column.*Did you mean price"),
         (["--drop", "area,town"], "Repeat the option: --drop area --drop town"),
         (["--drop", "aera"], "Did you mean area"),
         (["--groups", "twon"], "Did you mean town"),
         (["--time-order", "town"], "a column of dates or numbers, got 'town', which holds text"),
-        (["--out", "no/such/place"], "`out` must be in a folder that exists"),
+        (["--out", "no/such/place"], "`--out` must be in a folder that exists"),
     ],
 )
 def test_bad_options(folder, tmp_path, args, message):
@@ -133,7 +133,9 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(folder, tmp_p
     monkeypatch.setattr(runs.tempfile, "TemporaryDirectory", refuses)
     args = ("fit", folder / "homes.csv", "--target", "price", "--out", tmp_path / "run")
     refused = run(*args, code=2).stderr
-    assert re.search(r"`out` must be in a folder that can be written, got .*\(Permission", refused)
+    assert re.search(
+        r"`--out` must be in a folder that can be written, got .*\(Permission", refused
+    )
 
 
 def test_what_is_not_a_run(folder, tmp_path):
