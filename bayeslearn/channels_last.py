@@ -67,10 +67,10 @@ def _is_jaxpr(value: Any) -> bool:
 
 
 def _rewritten(value: Any) -> Any:
+    if isinstance(value, core.Jaxpr):  # from JAX 0.12 on, closed ones are of this class, too
+        return value.replace(eqns=[_moved_equation(eqn) for eqn in value.eqns])
     if isinstance(value, core.ClosedJaxpr):
         return core.ClosedJaxpr(_rewritten(value.jaxpr), value.consts)
-    if isinstance(value, core.Jaxpr):
-        return value.replace(eqns=[_moved_equation(eqn) for eqn in value.eqns])
     return value
 
 

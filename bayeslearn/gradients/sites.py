@@ -310,7 +310,7 @@ def _evaluate(
         has_rows, has_leaves = flags(eqn.invars, rows), flags(eqn.invars, leaves)
         if eqn.primitive.name in CALLS and any(has_leaves):
             inner = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-            if isinstance(inner, core.Jaxpr):
+            if not isinstance(inner, core.ClosedJaxpr):
                 inner = core.ClosedJaxpr(inner, ())
             inputs = [value_of(env, v) for v in eqn.invars]
             outs, outs_rows, outs_leaves = _evaluate(inner, inputs, has_rows, has_leaves)
