@@ -56,7 +56,7 @@ def test_resuming_needs_a_run_or_permission_to_start_one(fitted, folder, tmp_pat
     result = run(*fit_command(folder, out, "--resume"), code=2).stderr
     assert "Start one with --checkpoint" in result
     result = run(*fit_command(folder, out, "--checkpoint", "--every=soon"), code=2).stderr
-    assert "`every` must be a number of steps, or a time" in result
+    assert "`--every` must be a number of steps, or a time" in result
     run(*fit_command(folder, out, "--resume", "--checkpoint"))
     expected = (fitted[0] / runs.PREDICTIONS).read_bytes()
     assert (out / runs.PREDICTIONS).read_bytes() == expected
