@@ -13,12 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax import lax
 from jax.extend import core
 
-from bayeslearn.jaxprs import equations
+from bayeslearn.jaxprs import has_primitive
+from bayeslearn.tree import PyTree
 
 NAME = "conv_general_dilated"
 
@@ -30,31 +32,19 @@ def channels_last(function: Callable[..., Any]) -> Callable[..., Any]:
     def moved(*args: Any, **options: Any) -> Any:
         if jax.default_backend() != "cpu":
             return function(*args, **options)
-        leaves, treedef = jax.tree.flatten((args, options))
-        is_array = [isinstance(leaf, jax.Array) for leaf in leaves]  # others are static
+        arrays, static = eqx.partition((args, options), eqx.is_array)
 
-        def of_arrays(*arrays: jax.Array) -> Any:
-            rest = iter(arrays)
-            given = [
-                next(rest) if is_one else leaf
-                for leaf, is_one in zip(leaves, is_array, strict=True)
-            ]
-            args, options = jax.tree.unflatten(treedef, given)
+        def of_arrays(arrays: PyTree) -> Any:
+            args, options = eqx.combine(arrays, static)
             return function(*args, **options)
 
-        arrays = [leaf for leaf, is_one in zip(leaves, is_array, strict=True) if is_one]
-        closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        if has_convolution(closed.jaxpr):
+        closed, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
+        if has_primitive(closed.jaxpr, NAME):
             closed = _rewritten(closed)
-        out = core.jaxpr_as_fun(closed)(*arrays)
+        out = core.jaxpr_as_fun(closed)(*jax.tree.leaves(arrays))
         return jax.tree.unflatten(jax.tree.structure(shape), out)
 
     return moved
-
-
-def has_convolution(jaxpr: core.Jaxpr) -> bool:
-    """Whether one is among the equations, also inside loops and calls."""
-    return any(eqn.primitive.name == NAME for eqn in equations(jaxpr))
 
 
 def _with_moved(value: Any) -> Any:

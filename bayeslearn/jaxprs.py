@@ -20,6 +20,11 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
                 yield from equations(inner)
 
 
+def has_primitive(jaxpr: core.Jaxpr, name: str) -> bool:
+    """Whether an equation of that name is among them."""
+    return any(eqn.primitive.name == name for eqn in equations(jaxpr))
+
+
 def values_per_row(function: Callable[[PyTree], Any], rows: PyTree) -> int:
     """The most values of a row that `function(rows)` computes in one operation."""
 

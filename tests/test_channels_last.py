@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from bayeslearn.channels_last import NAME, channels_last, has_convolution
-from bayeslearn.jaxprs import equations, values_per_row
+from bayeslearn.channels_last import NAME, channels_last
+from bayeslearn.jaxprs import equations, has_primitive, values_per_row
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 IMAGES = jax.random.normal(KEYS[0], (5, 4, 9, 8))
@@ -85,7 +85,7 @@ def test_functions_without_convolutions_are_left_as_they_are():
 
     found = jax.jit(channels_last(function), static_argnames="scale")(IMAGES, scale=2.0)
     assert found["sum"] == 2.0 * IMAGES.sum()
-    assert not has_convolution(jax.make_jaxpr(partial(function, scale=1.0))(IMAGES).jaxpr)
+    assert not has_primitive(jax.make_jaxpr(partial(function, scale=1.0))(IMAGES).jaxpr, NAME)
 
 
 def test_values_of_a_row_do_not_count_weights():

@@ -131,10 +131,8 @@ class Algorithm(eqx.Module):
         """This algorithm with its defaults for a network of so many weights, where none is set."""
         at = int(num_weights > LARGE_NETWORK)
         pairs = self.sized_defaults.items()
-        new = {name: pair[at] for name, pair in pairs if is_unset(getattr(self, name))}
-        new = {
-            name: value(num_weights) if callable(value) else value for name, value in new.items()
-        }
+        unset = {name: pair[at] for name, pair in pairs if is_unset(getattr(self, name))}
+        new = {name: v(num_weights) if callable(v) else v for name, v in unset.items()}
         return dataclasses.replace(self, **new) if new else self
 
     def setting(self, name: str) -> Any:

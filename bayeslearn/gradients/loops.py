@@ -9,7 +9,7 @@ from jax.extend import core
 
 from bayeslearn import precision
 from bayeslearn.errors import Shown, refuse
-from bayeslearn.jaxprs import equations
+from bayeslearn.jaxprs import has_primitive
 from bayeslearn.models.target import Target
 from bayeslearn.tree import Array, PyTree
 
@@ -50,4 +50,4 @@ def check_loops(target: Target, params: PyTree, needed_by: str) -> None:
 
 def has_while(closed: core.ClosedJaxpr) -> bool:
     """Whether a `while` is among the equations, also inside scans, branches and calls."""
-    return any(eqn.primitive.name == "while" for eqn in equations(closed.jaxpr))
+    return has_primitive(closed.jaxpr, "while")

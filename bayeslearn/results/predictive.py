@@ -53,8 +53,8 @@ ROWS_STREAMED = 2**16  # rows for which a draw is made at once, where draws are 
 FILL = {"cpu": 2**13}  # draws x rows evaluated at once: on a CPU what stays in its caches,
 FILL_DEVICE = 2**16  # elsewhere what fills the device
 CELLS = 2**21  # draws x rows in memory at once, where all draws of a row are needed together
-VALUES = {"cpu": 2**24}  # of one operation of the network, of draws and rows evaluated at once:
-VALUES_DEVICE = 2**26  # as above
+VALUES = {"cpu": 2**24}  # of one operation of the network, of all draws and rows at once,
+VALUES_DEVICE = 2**26  # and elsewhere: 256 MB
 
 
 class Predictive(PredictiveBase):
